@@ -1,0 +1,1 @@
+"""Live speech and recordings to speaker-labelled, timestamped text on MOSS-Transcribe-Diarize."""

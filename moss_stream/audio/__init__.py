@@ -1,0 +1,1 @@
+"""Audio: sample formats, resampling, buffers and media files."""

@@ -1,0 +1,158 @@
+"""What goes into the engine and what comes out of it. Plain values, no torch.
+
+A request is a prompt (token ids with audio slots), the windows those slots point into, and what is
+already known of the answer: tokens that are forced, and a draft the model is asked to agree with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from moss_stream.errors import ConfigError
+from moss_stream.types import Timing, Usage
+
+TEXT_SLOT = -1
+"""Entry of `Prompt.audio_slots` for a position that is text."""
+
+
+class Priority(IntEnum):
+    """Order of service: lower values first."""
+
+    FINAL = 0
+    """An utterance ended and somebody waits for its text."""
+    PARTIAL = 1
+    """A refresh of a growing utterance."""
+    FILE = 2
+    """A whole recording."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """One encoder input: up to 30 s of audio on the fixed grid.
+
+    Args:
+        samples: [n] float32 mono at the model's rate, not padded; never modified afterwards.
+    """
+
+    samples: npt.NDArray[np.float32]
+    digest: bytes = field(init=False)
+    """blake2b-128 of the samples: the content key of everything computed from this window."""
+
+    def __post_init__(self) -> None:
+        data = np.ascontiguousarray(self.samples, dtype=np.float32)
+        object.__setattr__(self, "samples", data)
+        object.__setattr__(self, "digest", hashlib.blake2b(data.tobytes(), digest_size=16).digest())
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids of a prompt and where its audio goes.
+
+    `audio_slots[i]` is the index of position i among all audio embeddings of the request (windows
+    in order), or `TEXT_SLOT`. `window_tokens[w]` is how many embeddings window w contributes.
+    """
+
+    ids: tuple[int, ...]
+    audio_slots: tuple[int, ...]
+    window_tokens: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.audio_slots):
+            raise ConfigError("prompt ids and audio slots differ in length", field="prompt")
+
+    @property
+    def audio_tokens(self) -> int:
+        """Number of audio positions."""
+        return sum(self.window_tokens)
+
+
+class StopReason(StrEnum):
+    """Why a request's output ended."""
+
+    END = "end"
+    """The model wrote its end token."""
+    LENGTH = "length"
+    """The output budget or the context is used up."""
+    LOOP = "loop"
+    """The output repeated itself; what repeats is cut."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One transcription to make.
+
+    Raises:
+        ConfigError: A value is outside its bounds.
+    """
+
+    prompt: Prompt
+    windows: tuple[Window, ...]
+    max_new_tokens: int
+    """Most output tokens, forced ones included; reserved at admission."""
+    stop_ids: frozenset[int]
+    """Token ids that end the output."""
+    forced: tuple[int, ...] = ()
+    """Output so far that is not to be decided again."""
+    draft: tuple[int, ...] = ()
+    """A guess at the output after `forced`, kept exactly as far as the model agrees."""
+    priority: Priority = Priority.FILE
+    deadline_s: float = float("inf")
+    """Monotonic time by which the result is wanted; earlier ones go first within a priority."""
+    stream_id: str | None = None
+    """Owner of refreshes: a newer PARTIAL of the same stream replaces one that has not started."""
+    temperature: float = 0.0
+    """0 takes the likeliest token; above, samples from softmax(logits / temperature)."""
+    seed: int = 0
+    """Seed of this request's own random numbers; only used with a temperature."""
+    stop_loops: bool = True
+    """Whether to stop when the output repeats itself."""
+
+    def __post_init__(self) -> None:
+        if len(self.windows) != len(self.prompt.window_tokens):
+            raise ConfigError(
+                f"the prompt has slots for {len(self.prompt.window_tokens)} windows, "
+                f"the request carries {len(self.windows)}",
+                field="windows",
+            )
+        if self.max_new_tokens < 1:
+            raise ConfigError(
+                f"max_new_tokens is {self.max_new_tokens}, it must be at least 1",
+                field="max_new_tokens",
+            )
+        if not 0.0 <= self.temperature <= 10.0:
+            raise ConfigError(
+                f"temperature is {self.temperature!r}, allowed are 0 to 10", field="temperature"
+            )
+        if len(self.forced) >= self.max_new_tokens:
+            raise ConfigError(
+                f"{len(self.forced)} forced tokens leave nothing of max_new_tokens "
+                f"{self.max_new_tokens}",
+                field="forced",
+            )
+        if not self.stop_ids.isdisjoint(self.forced):
+            raise ConfigError("forced tokens contain an end token", field="forced")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDelta:
+    """Output tokens since the previous delivery."""
+
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished request."""
+
+    token_ids: tuple[int, ...]
+    """The output, forced tokens included, the end token apart."""
+    stop_reason: StopReason
+    accepted_length: int
+    """Leading draft tokens the model agreed with: the common prefix of two hypotheses."""
+    usage: Usage
+    timing: Timing

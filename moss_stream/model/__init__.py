@@ -1,0 +1,1 @@
+"""The model: configuration, weights, tokenizer, prompt, mel, encoder, decoder, attention, VAD."""

@@ -1,0 +1,1 @@
+"""Transcripts: parsing the model's markup, guarding against its defects, writing formats."""

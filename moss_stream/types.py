@@ -1,0 +1,102 @@
+"""Values that cross layers: what a transcript is made of.
+
+Plain frozen data without behaviour beyond derived values; times are float seconds from the start of
+the recording or session they belong to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One `[start][Sxx]text[end]` unit of the model's output."""
+
+    start_s: float
+    """Start, seconds."""
+    end_s: float
+    """End, seconds; never before `start_s`."""
+    speaker: str
+    """Label as the model wrote it, such as `S01`; empty when it wrote none."""
+    text: str
+    """Words, stripped of surrounding white space."""
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptWarning:
+    """Something the caller should know: a repair, a cut, a refusal. None of these is silent."""
+
+    code: str
+    """Stable machine-readable name, such as `loop_cut` or `speaker_missing`."""
+    message: str
+    """One line for a person."""
+    at_s: float | None = None
+    """Where it happened, seconds; None when it concerns the whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a transcript cost, in counts."""
+
+    audio_tokens: int = 0
+    """Audio embedding positions in the prompt."""
+    prompt_tokens: int = 0
+    """All prompt positions, audio and markers included."""
+    prefix_hit_tokens: int = 0
+    """Prompt positions whose KV came from the prefix index."""
+    encoder_hits: int = 0
+    """Windows whose embeddings came from the encoder cache."""
+    encoder_misses: int = 0
+    """Windows the encoder computed."""
+    draft_tokens: int = 0
+    """Draft tokens offered for verification, forced ones apart."""
+    draft_accepted: int = 0
+    """Draft tokens the model agreed with."""
+    output_tokens: int = 0
+    """Tokens of the output, forced ones included, the end token apart."""
+    decode_steps: int = 0
+    """Engine steps after the prefill that produced at least one token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where the wall-clock time went, seconds. A shared step counts in full for each request."""
+
+    queue_s: float = 0.0
+    """From submission to admission."""
+    encode_s: float = 0.0
+    """Steps that encoded windows of this request."""
+    prefill_s: float = 0.0
+    """Steps that fed prompt tokens."""
+    decode_s: float = 0.0
+    """Steps that decoded or verified."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """Speaker-labelled, timestamped text of one recording."""
+
+    segments: tuple[Segment, ...]
+    """In the order of the model's output."""
+    markup: str
+    """The model's output as it came, before any repair."""
+    token_ids: tuple[int, ...]
+    """Ids behind `markup`, the end token apart."""
+    duration_s: float
+    """Duration of the audio, seconds."""
+    coverage_end_s: float
+    """How far the transcript reaches: the last segment's end; the duration if the rest is silent."""
+    truncated: bool
+    """Whether speech after `coverage_end_s` may be missing."""
+    warnings: tuple[TranscriptWarning, ...] = ()
+    """Repairs, cuts and refusals, in order."""
+    usage: Usage = field(default_factory=Usage)
+    """Counts."""
+    timing: Timing = field(default_factory=Timing)
+    """Seconds by stage."""
+
+    @property
+    def text(self) -> str:
+        """The words alone, segments joined by one space."""
+        return " ".join(segment.text for segment in self.segments if segment.text)
