@@ -86,7 +86,7 @@ class Transcript:
     duration_s: float
     """Duration of the audio, seconds."""
     coverage_end_s: float
-    """How far the transcript reaches: the last segment's end; the duration if the rest is silent."""
+    """How far the transcript reaches: the last segment's end, or the duration if silent after."""
     truncated: bool
     """Whether speech after `coverage_end_s` may be missing."""
     warnings: tuple[TranscriptWarning, ...] = ()
