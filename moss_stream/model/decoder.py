@@ -1,0 +1,123 @@
+"""Qwen3 decoder over packed rows: tokens of many sequences in one forward.
+
+Source: transformers `Qwen3Model`. QKV and gate/up are one product each; norms run in float32
+because a few residual channels of a checkpoint may hold large constants.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from moss_stream.model.attention import Attention
+from moss_stream.model.encoder import ACTIVATIONS
+from moss_stream.model.linear import Linear
+from moss_stream.model.spec import DecoderSpec
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """Weights of one layer."""
+
+    attention_norm: torch.Tensor
+    qkv: Linear
+    qk_norm: torch.Tensor
+    """[H + K, D] weights of the per-head norms of queries and keys."""
+    output: Linear
+    mlp_norm: torch.Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderWeights:
+    """Weights of the decoder."""
+
+    embedding: torch.Tensor
+    """[vocabulary, D], also the output head's weight."""
+    layers: tuple[DecoderLayer, ...]
+    final_norm: torch.Tensor
+    head: Linear
+
+
+class Decoder:
+    """Embeddings of packed tokens to hidden states and logits."""
+
+    def __init__(self, spec: DecoderSpec, weights: DecoderWeights) -> None:
+        self.spec = spec
+        self.weights = weights
+        self._activation = ACTIVATIONS[spec.activation]
+        self._rotary = RotaryTable(spec, weights.embedding.dtype, weights.embedding.device)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Token embeddings: ids [T] int64 to [T, D]."""
+        return F.embedding(ids, self.weights.embedding)
+
+    def forward(
+        self, hidden: torch.Tensor, positions: torch.Tensor, attention: Attention
+    ) -> torch.Tensor:
+        """Run all layers.
+
+        Args:
+            hidden: [T, D] input embeddings of the packed tokens.
+            positions: [T] int64 position of each token in its sequence.
+            attention: Prepared for this step by `begin`.
+
+        Returns:
+            [T, D] hidden states before the final norm.
+        """
+        spec = self.spec
+        cos, sin = self._rotary.at(positions)
+        rotated_heads = spec.num_heads + spec.num_kv_heads
+        for index, layer in enumerate(self.weights.layers):
+            qkv = layer.qkv(self._norm(hidden, layer.attention_norm))
+            qkv = qkv.view(len(hidden), rotated_heads + spec.num_kv_heads, spec.head_dim)
+            qk = F.rms_norm(qkv[:, :rotated_heads].float(), (spec.head_dim,), None, spec.norm_eps)
+            qk = rotate(qk.to(hidden.dtype) * layer.qk_norm, cos, sin)
+            mixed = attention.attend(
+                index, qk[:, : spec.num_heads], qk[:, spec.num_heads :], qkv[:, rotated_heads:]
+            )
+            hidden = hidden + layer.output(mixed.flatten(1))
+            gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, dim=-1)
+            hidden = hidden + layer.down(self._activation(gate) * up)
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Scores of the vocabulary: hidden [N, D] from `forward` to [N, vocabulary]."""
+        return self.weights.head(self._norm(hidden, self.weights.final_norm))
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        normed = F.rms_norm(x.float(), weight.shape, None, self.spec.norm_eps)
+        return normed.to(weight.dtype) * weight
+
+
+class RotaryTable:
+    """Cosines and sines of rotary position embedding, grown as positions are asked for."""
+
+    def __init__(self, spec: DecoderSpec, dtype: torch.dtype, device: torch.device) -> None:
+        exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.float32) / spec.head_dim
+        self._inverse = 1.0 / (spec.rope_theta**exponents)
+        self._dtype, self._device = dtype, device
+        self._cos = self._sin = torch.empty(0)
+        self._grow(1024)
+
+    def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines [T, 1, head_dim] for positions [T]."""
+        needed = int(positions.max()) + 1
+        if needed > len(self._cos):
+            self._grow(2 * needed)
+        return self._cos[positions], self._sin[positions]
+
+    def _grow(self, length: int) -> None:
+        angles = torch.arange(length, dtype=torch.float32)[:, None] * self._inverse
+        angles = torch.cat((angles, angles), dim=-1)[:, None]
+        self._cos = angles.cos().to(dtype=self._dtype, device=self._device)
+        self._sin = angles.sin().to(dtype=self._dtype, device=self._device)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Apply rotary position embedding to x [T, heads, D] with cos and sin [T, 1, D]."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin

@@ -1,0 +1,142 @@
+"""Whisper encoder, 4:1 merge and projector: windows to audio embeddings.
+
+Windows are encoded one at a time, so an embedding never depends on which other windows were asked
+for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from moss_stream.model.linear import Linear
+from moss_stream.model.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """Weights of a LayerNorm."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+    eps: float
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise the last axis of x [T, D]."""
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderLayer:
+    """Weights of one pre-norm transformer layer."""
+
+    attention_norm: Norm
+    query: Linear
+    key_value: Linear
+    output: Linear
+    mlp_norm: Norm
+    up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderWeights:
+    """Weights of encoder and projector."""
+
+    conv1: tuple[torch.Tensor, torch.Tensor]
+    conv2: tuple[torch.Tensor, torch.Tensor]
+    positions: torch.Tensor
+    """[T, D] learned position embeddings."""
+    layers: tuple[EncoderLayer, ...]
+    final_norm: Norm
+    projector_in: Linear
+    projector_out: Linear
+    projector_norm: Norm
+
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "relu": F.relu,
+}
+"""Activation functions a checkpoint may name."""
+
+
+class Encoder:
+    """Mel of one window to its audio embeddings.
+
+    Source: transformers `MossTranscribeDiarizeModel.get_audio_features`.
+    """
+
+    def __init__(self, spec: ModelSpec, weights: EncoderWeights) -> None:
+        self.spec = spec
+        self.weights = weights
+        self._activation = ACTIVATIONS[spec.encoder.activation]
+        self._projector_activation = ACTIVATIONS[spec.projector_activation]
+
+    def encode(self, mel: torch.Tensor, audio_tokens: int) -> torch.Tensor:
+        """Embed one window.
+
+        Args:
+            mel: [M, F] of the zero-padded window.
+            audio_tokens: How many embeddings the window's real samples are worth.
+
+        Returns:
+            [audio_tokens, width of the decoder], dtype and device of the weights.
+        """
+        weights = self.weights
+        x = mel.to(dtype=weights.positions.dtype, device=weights.positions.device)[None]
+        x = F.gelu(F.conv1d(x, *weights.conv1, padding=1))
+        x = F.gelu(F.conv1d(x, *weights.conv2, stride=2, padding=1))
+        hidden = (x[0].T + weights.positions).contiguous()
+        for layer in weights.layers[:-1]:
+            hidden = self._layer(layer, hidden, hidden)
+        # Only the frames that are kept need the last layer's queries; its keys need them all.
+        kept = audio_tokens * self.spec.audio.merge_size
+        hidden = self._layer(weights.layers[-1], hidden[:kept], hidden)
+        merged = weights.final_norm(hidden).reshape(audio_tokens, -1)
+        x = self._projector_activation(weights.projector_in(merged))
+        return weights.projector_norm(weights.projector_out(x))
+
+    def _layer(
+        self, layer: EncoderLayer, hidden: torch.Tensor, context: torch.Tensor
+    ) -> torch.Tensor:
+        """Advance `hidden` [T, D], which attends to `context` [F, D], both this layer's input."""
+        heads = self.spec.encoder.num_heads
+        queries = layer.query(layer.attention_norm(hidden))
+        keys_values = layer.key_value(layer.attention_norm(context))
+        keys, values = keys_values.chunk(2, dim=-1)
+        mixed = bidirectional_attention(
+            *(x.view(len(x), heads, -1).transpose(0, 1) for x in (queries, keys, values))
+        )
+        hidden = hidden + layer.output(mixed.transpose(0, 1).flatten(1))
+        return hidden + layer.down(self._activation(layer.up(layer.mlp_norm(hidden))))
+
+
+def bidirectional_attention(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+) -> torch.Tensor:
+    """Attend without a mask.
+
+    Args:
+        queries: [H, T, D].
+        keys: [H, F, D].
+        values: [H, F, D].
+
+    Returns:
+        [H, T, D].
+    """
+    if queries.device.type != "cpu":
+        return F.scaled_dot_product_attention(queries[None], keys[None], values[None])[0]
+    # On CPU plain matrix products beat the fused kernel: 9.7 against 20 ms a layer of the small
+    # encoder in bf16. One head at a time keeps the scores in cache, and in fp32 goes to oneDNN,
+    # whose products are faster here than MKL's: 14 against 20 ms.
+    scale = queries.shape[-1] ** -0.5
+    heads = []
+    for query, key, value in zip(queries, keys, values, strict=True):
+        scores = Linear((key * scale).contiguous())(query.contiguous())
+        heads.append(Linear(value.T.contiguous())(torch.softmax(scores, dim=-1)))
+    return torch.stack(heads)

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from support.clips import load_clip
+from support.reference import reference_audio_features
+
+from moss_stream.model.checkpoint import Model
+from moss_stream.model.encoder import bidirectional_attention
+from moss_stream.recordings.request import cut_windows
+
+
+def embed(model: Model, name: str) -> torch.Tensor:
+    audio = model.spec.audio
+    windows = cut_windows(load_clip(name), audio.window_samples)
+    with torch.inference_mode():
+        return torch.cat(
+            [
+                model.encoder.encode(model.mel(w.samples), audio.audio_tokens(len(w.samples)))
+                for w in windows
+            ]
+        )
+
+
+@pytest.mark.parametrize("name", ["seen_voice_000", "mix_long_001"])
+def test_embeddings_equal_reference(mini: Model, mini_directory: Path, name: str) -> None:
+    expected = reference_audio_features(mini_directory, load_clip(name))
+    torch.testing.assert_close(embed(mini, name), expected, atol=2e-4, rtol=1e-3)
+
+
+def test_embeddings_equal_reference_on_random_weights(tiny: Model, tiny_directory: Path) -> None:
+    expected = reference_audio_features(tiny_directory, load_clip("mix_long_001"))
+    torch.testing.assert_close(embed(tiny, "mix_long_001"), expected, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bidirectional_attention_equals_torch(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(3, 7, 16, generator=generator).to(dtype)
+    key, value = (torch.randn(3, 50, 16, generator=generator).to(dtype) for _ in range(2))
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+    tolerance = 1e-5 if dtype is torch.float32 else 2e-2
+    torch.testing.assert_close(
+        bidirectional_attention(query, key, value), expected, atol=tolerance, rtol=tolerance
+    )
