@@ -1,4 +1,4 @@
-"""Values that cross layers: what a transcript is made of.
+"""Values that cross layers: what goes to the model and what a transcript is made of.
 
 Plain frozen data without behaviour beyond derived values; times are float seconds from the start of
 the recording or session they belong to.
@@ -6,7 +6,56 @@ the recording or session they belong to.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from moss_stream.errors import ConfigError
+
+TEXT_SLOT = -1
+"""Entry of `Prompt.audio_slots` for a position that is text."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """One encoder input: up to 30 s of audio on the fixed grid.
+
+    Args:
+        samples: [n] float32 mono at the model's rate, not padded; never modified afterwards.
+    """
+
+    samples: npt.NDArray[np.float32]
+    digest: bytes = field(init=False)
+    """blake2b-128 of the samples: the content key of everything computed from this window."""
+
+    def __post_init__(self) -> None:
+        data = np.ascontiguousarray(self.samples, dtype=np.float32)
+        object.__setattr__(self, "samples", data)
+        object.__setattr__(self, "digest", hashlib.blake2b(data.tobytes(), digest_size=16).digest())
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids of a prompt and where its audio goes.
+
+    `audio_slots[i]` is the index of position i among all audio embeddings of the request (windows
+    in order), or `TEXT_SLOT`. `window_tokens[w]` is how many embeddings window w contributes.
+    """
+
+    ids: tuple[int, ...]
+    audio_slots: tuple[int, ...]
+    window_tokens: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.ids) != len(self.audio_slots):
+            raise ConfigError("prompt ids and audio slots differ in length", field="prompt")
+
+    @property
+    def audio_tokens(self) -> int:
+        """Number of audio positions."""
+        return sum(self.window_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,11 @@ already known of the answer: tokens that are forced, and a draft the model is as
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-import numpy as np
-import numpy.typing as npt
-
 from moss_stream.errors import ConfigError
-from moss_stream.types import Timing, Usage
-
-TEXT_SLOT = -1
-"""Entry of `Prompt.audio_slots` for a position that is text."""
+from moss_stream.types import Prompt, Timing, Usage, Window
 
 
 class Priority(IntEnum):
@@ -29,46 +22,6 @@ class Priority(IntEnum):
     """A refresh of a growing utterance."""
     FILE = 2
     """A whole recording."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Window:
-    """One encoder input: up to 30 s of audio on the fixed grid.
-
-    Args:
-        samples: [n] float32 mono at the model's rate, not padded; never modified afterwards.
-    """
-
-    samples: npt.NDArray[np.float32]
-    digest: bytes = field(init=False)
-    """blake2b-128 of the samples: the content key of everything computed from this window."""
-
-    def __post_init__(self) -> None:
-        data = np.ascontiguousarray(self.samples, dtype=np.float32)
-        object.__setattr__(self, "samples", data)
-        object.__setattr__(self, "digest", hashlib.blake2b(data.tobytes(), digest_size=16).digest())
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """Token ids of a prompt and where its audio goes.
-
-    `audio_slots[i]` is the index of position i among all audio embeddings of the request (windows
-    in order), or `TEXT_SLOT`. `window_tokens[w]` is how many embeddings window w contributes.
-    """
-
-    ids: tuple[int, ...]
-    audio_slots: tuple[int, ...]
-    window_tokens: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.ids) != len(self.audio_slots):
-            raise ConfigError("prompt ids and audio slots differ in length", field="prompt")
-
-    @property
-    def audio_tokens(self) -> int:
-        """Number of audio positions."""
-        return sum(self.window_tokens)
 
 
 class StopReason(StrEnum):

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from moss_stream.engine.request import TEXT_SLOT, Prompt
 from moss_stream.errors import ConfigError, UnsupportedModelError
 from moss_stream.model.spec import Layout, ModelSpec
 from moss_stream.model.tokenizer import Tokenizer
+from moss_stream.types import TEXT_SLOT, Prompt
 
 ORIGINAL_INSTRUCTION = (
     "请将音频转写为文本，每一段需以起始时间戳和说话人编号"

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.reference import reference_inputs
 
-from moss_stream.engine.request import TEXT_SLOT
 from moss_stream.errors import ConfigError
 from moss_stream.model.checkpoint import Model, load_model
 from moss_stream.recordings.request import cut_windows
+from moss_stream.types import TEXT_SLOT
 
 WINDOW = 480_000
 

@@ -89,3 +89,9 @@ def reference_generate(
     end_ids = model.generation_config.eos_token_id
     end_ids = set(end_ids) if isinstance(end_ids, list) else {end_ids}
     return ids[:-1] if ids and ids[-1] in end_ids else ids
+
+
+def reference_decode(directory: Path, ids: list[int]) -> str:
+    """The text of output ids."""
+    text: str = _processor(Path(directory)).tokenizer.decode(ids)
+    return text

@@ -1,0 +1,117 @@
+"""A growing utterance refreshed at intervals: draft verification against full re-decoding.
+
+Both ways run on the same engine settings and see the same audio at every refresh; the texts must
+be equal at every step. They take turns refresh by refresh, each on an engine of its own, so that a
+machine that slows down slows both.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from conditions import RATE_HZ, conditions, excerpts, report
+
+from moss_stream.config import EngineConfig
+from moss_stream.engine.engine import Engine
+from moss_stream.engine.request import Priority, Request
+from moss_stream.model.checkpoint import Model, load_model
+from moss_stream.recordings.request import cut_windows, output_budget
+
+
+@dataclass
+class Totals:
+    """Sums over all refreshes of one way."""
+
+    refreshes: int = 0
+    encoder_calls: int = 0
+    prefill_tokens: int = 0
+    decode_steps: int = 0
+    output_tokens: int = 0
+    seconds: float = 0.0
+
+
+def refresh(
+    model: Model, engine: Engine, samples: Any, draft: tuple[int, ...], totals: Totals
+) -> tuple[int, ...]:
+    windows = cut_windows(samples, model.spec.audio.window_samples)
+    request = Request(
+        prompt=model.prompts.build([len(window.samples) for window in windows]),
+        windows=tuple(windows),
+        max_new_tokens=output_budget(len(samples) / RATE_HZ),
+        stop_ids=model.spec.stop_ids,
+        draft=draft,
+        priority=Priority.PARTIAL,
+    )
+    started = time.perf_counter()
+    result = engine.submit(request).result()
+    totals.seconds += time.perf_counter() - started
+    totals.refreshes += 1
+    totals.encoder_calls += result.usage.encoder_misses
+    totals.prefill_tokens += result.usage.prompt_tokens - result.usage.prefix_hit_tokens
+    totals.decode_steps += result.usage.decode_steps
+    totals.output_tokens += result.usage.output_tokens
+    return result.token_ids
+
+
+def grow(
+    model: Model, seconds: float, interval_s: float, utterances: int, threads: int
+) -> list[dict[str, Any]]:
+    names = ("draft", "re-decode")
+    totals = {name: Totals() for name in names}
+    equal = steps = 0
+    config = EngineConfig(kv_bytes=1 << 30)
+    engines = {name: Engine(model, config, threads=threads) for name in names}
+    for audio in excerpts(utterances, seconds):
+        previous: tuple[int, ...] = ()
+        for step in range(1, int(seconds / interval_s) + 1):
+            heard = audio[: int(step * interval_s * RATE_HZ)]
+            drafted = refresh(model, engines["draft"], heard, previous, totals["draft"])
+            plain = refresh(model, engines["re-decode"], heard, (), totals["re-decode"])
+            equal += drafted == plain
+            steps += 1
+            previous = drafted
+    for engine in engines.values():
+        engine.close()
+    plain_totals = totals["re-decode"]
+    return [
+        {
+            "interval s": interval_s,
+            "way": name,
+            "refreshes": total.refreshes,
+            "encoder calls": total.encoder_calls,
+            "prefill tokens": total.prefill_tokens,
+            "decode steps": total.decode_steps,
+            "seconds": total.seconds,
+            "steps ratio": total.decode_steps / plain_totals.decode_steps,
+            "time ratio": total.seconds / plain_totals.seconds,
+            "equal texts": f"{equal}/{steps}",
+        }
+        for name, total in totals.items()
+    ]
+
+
+def main(
+    model: str = "mini",
+    seconds: Annotated[float, typer.Option(help="Length the utterance grows to.")] = 30.0,
+    intervals: str = "1,0.5",
+    utterances: int = 2,
+    dtype: str = "bfloat16",
+    threads: int = torch.get_num_threads(),
+    json: Path | None = None,
+) -> None:
+    """Time refreshes of a growing utterance."""
+    loaded = load_model(model, device="cpu", dtype=dtype)
+    rows = []
+    for interval in intervals.split(","):
+        rows += grow(loaded, seconds, float(interval), utterances, threads)
+    where = conditions(model=model, dtype=dtype, seconds=seconds, utterances=utterances)
+    report("Growing utterance", where, rows, json)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,357 @@
+"""The engine thread: plans, runs and delivers one step after another for every request at once.
+
+Callers touch the scheduler under the engine's lock; the thread holds the lock while it plans and
+while it applies outcomes, never while the model runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+import torch
+
+from moss_stream.config import EngineConfig
+from moss_stream.engine.delivery import AsyncHandle, Handle, Outbox, Receiver
+from moss_stream.engine.encoder_cache import EncoderCache
+from moss_stream.engine.request import Request, Result, TokenDelta
+from moss_stream.engine.runner import Embeddings, Runner
+from moss_stream.engine.scheduler import Row, Scheduler
+from moss_stream.engine.sequence import Sequence, State
+from moss_stream.errors import (
+    Cancelled,
+    DeviceError,
+    EngineStopped,
+    MossStreamError,
+    RequestFailed,
+)
+from moss_stream.model.checkpoint import Model
+from moss_stream.types import Timing, Usage
+
+logger = logging.getLogger(__name__)
+
+IDLE_WAIT_S = 0.002
+"""Pause when everything waits for something outside the engine, such as company for a prefill."""
+
+
+@dataclass(slots=True)
+class Job:
+    """One request on its way through the engine."""
+
+    sequence: Sequence
+    receiver: Receiver
+    embeddings: Embeddings
+    submitted_s: float
+    admitted_s: float | None = None
+    encode_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    encoder_hits: int = 0
+    encoder_misses: int = 0
+    unsent: list[int] = field(default_factory=list)
+    """Tokens emitted and not delivered yet."""
+    sent_s: float | None = None
+    """When tokens were last delivered."""
+
+    def result(self) -> Result:
+        """The finished request's result."""
+        sequence = self.sequence
+        assert sequence.stop_reason is not None
+        prompt = sequence.request.prompt
+        admitted_s = self.submitted_s if self.admitted_s is None else self.admitted_s
+        return Result(
+            token_ids=tuple(sequence.output),
+            stop_reason=sequence.stop_reason,
+            accepted_length=sequence.draft.accepted_length,
+            usage=Usage(
+                audio_tokens=prompt.audio_tokens,
+                prompt_tokens=len(prompt.ids),
+                prefix_hit_tokens=sequence.prefix_hit_tokens,
+                encoder_hits=self.encoder_hits,
+                encoder_misses=self.encoder_misses,
+                draft_tokens=sequence.draft_tokens,
+                draft_accepted=sequence.draft_accepted,
+                output_tokens=len(sequence.output),
+                decode_steps=sequence.decode_steps,
+            ),
+            timing=Timing(
+                queue_s=admitted_s - self.submitted_s,
+                encode_s=self.encode_s,
+                prefill_s=self.prefill_s,
+                decode_s=self.decode_s,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A look at the engine."""
+
+    waiting: int
+    """Requests waiting for admission."""
+    active: int
+    """Requests that hold KV."""
+    kv_blocks: int
+    """Blocks in all."""
+    kv_used: int
+    """Blocks held by requests."""
+    kv_cached: int
+    """Blocks held by nobody that may still be hit."""
+    encoder_hits: int
+    encoder_misses: int
+    steps: int
+    """Forwards run."""
+
+
+class Engine:
+    """Encodes, prefills, verifies and decodes for every request at once, on a thread of its own.
+
+    Args:
+        model: The checkpoint.
+        config: Sizes and limits.
+        threads: CPU threads of the model; None leaves torch's own choice.
+    """
+
+    def __init__(
+        self, model: Model, config: EngineConfig | None = None, *, threads: int | None = None
+    ) -> None:
+        self.model = model
+        self.config = config or EngineConfig()
+        self._threads = threads
+        self._runner = Runner(model, self.config)
+        self._scheduler = Scheduler(self.config, self._runner.num_blocks)
+        self._cache: EncoderCache[torch.Tensor] = EncoderCache(
+            self.config.encoder_cache_entries, self.config.encoder_cache_bytes
+        )
+        self._jobs: dict[int, Job] = {}
+        self._outbox = Outbox()
+        self._steps = 0
+        self._next_id = 0
+        self._stop: EngineStopped | None = None
+        """Why nothing more is accepted."""
+        self._closing = False
+        self._wake = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="moss-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def max_tokens(self) -> int:
+        """Positions the longest request may take: prompt and output together."""
+        blocks = self._runner.num_blocks * self.config.block_tokens
+        return min(self.model.spec.decoder.max_positions, blocks)
+
+    def submit(self, request: Request) -> Handle:
+        """Queue a request; for callers outside an event loop.
+
+        Raises:
+            CapacityError: It can never fit, or too many wait already.
+            EngineStopped: The engine is draining or closed.
+        """
+        handle = Handle(lambda: self._cancel(job))
+        job = self._queue(request, handle)
+        return handle
+
+    def submit_async(self, request: Request) -> AsyncHandle:
+        """Queue a request; for callers on an event loop.
+
+        Raises:
+            CapacityError: It can never fit, or too many wait already.
+            EngineStopped: The engine is draining or closed.
+        """
+        handle = AsyncHandle(lambda: self._cancel(job))
+        job = self._queue(request, handle)
+        return handle
+
+    def stats(self) -> EngineStats:
+        """Look at the engine now."""
+        with self._wake:
+            pool = self._scheduler.pool
+            return EngineStats(
+                waiting=self._scheduler.num_waiting,
+                active=self._scheduler.num_active,
+                kv_blocks=self._runner.num_blocks,
+                kv_used=pool.num_used,
+                kv_cached=pool.num_cached,
+                encoder_hits=self._cache.hits,
+                encoder_misses=self._cache.misses,
+                steps=self._steps,
+            )
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Accept nothing more and finish the rest; True when everything ended in time."""
+        with self._wake:
+            self._stop = self._stop or EngineStopped("the engine is draining")
+            return self._wake.wait_for(lambda: not self._jobs, timeout_s)
+
+    def close(self) -> None:
+        """Stop at the next step; what is unfinished ends with `EngineStopped`."""
+        with self._wake:
+            self._stop = EngineStopped("the engine is closed")
+            self._closing = True
+            self._wake.notify_all()
+        self._thread.join()
+
+    def check_idle(self) -> None:
+        """Verify that no KV block is lost.
+
+        Raises:
+            StateError: Blocks are unaccounted for, or requests are still running.
+        """
+        with self._wake:
+            self._scheduler.pool.check_idle()
+
+    def _queue(self, request: Request, receiver: Receiver) -> Job:
+        with self._wake:
+            if self._stop is not None:
+                raise self._stop
+            sequence = Sequence(self._next_id, request)
+            self._next_id += 1
+            embeddings = Embeddings([None] * len(request.windows))
+            job = Job(sequence, receiver, embeddings, submitted_s=time.monotonic())
+            replaced = self._scheduler.submit(sequence)
+            self._jobs[sequence.id] = job
+            if replaced is not None:
+                self._fail(self._jobs[replaced.id], Cancelled("replaced by a newer refresh"))
+                self._outbox.flush()
+            self._wake.notify_all()
+            return job
+
+    def _cancel(self, job: Job) -> None:
+        with self._wake:
+            if job.sequence.id in self._jobs:
+                self._scheduler.cancel(job.sequence)
+                self._fail(job, Cancelled("cancelled by its caller"))
+                self._outbox.flush()
+                self._wake.notify_all()
+
+    def _run(self) -> None:
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)
+        stop = EngineStopped("the engine is closed")
+        try:
+            while self._await_work():
+                self._step()
+        except Exception:
+            # A bug in the engine itself: nothing can go on, and everybody who waits must hear of
+            # it.
+            logger.exception("engine thread died")
+            stop = EngineStopped("the engine failed; see its log")
+        with self._wake:
+            self._stop = stop
+            for job in list(self._jobs.values()):
+                self._fail(job, stop)
+            self._outbox.flush()
+            self._wake.notify_all()
+
+    def _await_work(self) -> bool:
+        with self._wake:
+            self._wake.wait_for(lambda: self._closing or self._scheduler.has_work)
+            return not self._closing
+
+    def _step(self) -> None:
+        with self._wake:
+            rows = self._scheduler.plan(time.monotonic())
+            jobs = [self._jobs[row.sequence.id] for row in rows]
+        if rows:
+            self._forward(rows, jobs)
+        with self._wake:
+            self._scheduler.end_step()
+            wanted = self._scheduler.windows_wanted(self.config.encode_windows)
+        for sequence, window in wanted:
+            self._encode(sequence, window)
+        with self._wake:
+            self._outbox.flush()
+            if not rows and not wanted and not self._closing:
+                self._wake.wait(IDLE_WAIT_S)
+
+    def _forward(self, rows: Seq[Row], jobs: Seq[Job]) -> None:
+        """Run one step and apply its outcome."""
+        started_s = time.monotonic()
+        error: MossStreamError | None = None
+        try:
+            chosen = self._runner.forward(rows, [job.embeddings for job in jobs])
+        except torch.OutOfMemoryError as cause:
+            error = DeviceError(f"the device ran out of memory: {cause}")
+        except Exception as cause:
+            logger.exception("step failed rows=%d", len(rows))
+            error = RequestFailed(f"the step failed: {cause}")
+        now_s = time.monotonic()
+        with self._wake:
+            self._steps += 1
+            if error is not None:
+                for job in jobs:
+                    self._abandon(job, error)
+                return
+            for row, job, tokens in zip(rows, jobs, chosen, strict=True):
+                if job.sequence.id not in self._jobs:
+                    continue  # cancelled while the model ran
+                self._note_admission(job, started_s)
+                if row.start < len(job.sequence.request.prompt.ids):
+                    job.prefill_s += now_s - started_s
+                else:
+                    job.decode_s += now_s - started_s
+                job.unsent.extend(self._scheduler.complete(row, tokens))
+                self._deliver(job, now_s)
+
+    def _deliver(self, job: Job, now_s: float) -> None:
+        """Send what is due: first tokens at once, later ones at intervals, the rest at the end."""
+        finished = job.sequence.state is State.FINISHED
+        due = job.sent_s is None or now_s - job.sent_s >= self.config.stream_interval_s
+        if job.unsent and (due or finished):
+            self._outbox.add(job.receiver, TokenDelta(tuple(job.unsent)))
+            job.unsent.clear()
+            job.sent_s = now_s
+        if finished:
+            self._outbox.add(job.receiver, job.result())
+            self._forget(job)
+
+    def _encode(self, sequence: Sequence, window: int) -> None:
+        """Give one window of a request its embeddings, from the cache or from the encoder."""
+        request = sequence.request
+        content = request.windows[window]
+        started_s = time.monotonic()
+        value = self._cache.get(content.digest)
+        hit = value is not None
+        error: MossStreamError | None = None
+        if value is None:
+            try:
+                value = self._runner.encode(content, request.prompt.window_tokens[window])
+                self._cache.put(content.digest, value, value.nbytes)
+            except Exception as cause:
+                logger.exception("encoding failed")
+                error = RequestFailed(f"encoding a window failed: {cause}")
+        with self._wake:
+            job = self._jobs.get(sequence.id)
+            if job is None:
+                return  # cancelled meanwhile
+            if error is not None:
+                self._abandon(job, error)
+                return
+            self._note_admission(job, started_s)
+            job.encode_s += time.monotonic() - started_s
+            job.encoder_hits += hit
+            job.encoder_misses += not hit
+            job.embeddings.windows[window] = value
+            sequence.window_ready[window] = True
+
+    def _note_admission(self, job: Job, now_s: float) -> None:
+        if job.admitted_s is None:
+            job.admitted_s = now_s
+
+    def _abandon(self, job: Job, error: MossStreamError) -> None:
+        """End a request that cannot go on."""
+        if job.sequence.id in self._jobs:
+            self._scheduler.cancel(job.sequence)
+            self._fail(job, error)
+
+    def _fail(self, job: Job, error: MossStreamError) -> None:
+        self._outbox.add(job.receiver, error)
+        self._forget(job)
+
+    def _forget(self, job: Job) -> None:
+        del self._jobs[job.sequence.id]
+        if not self._jobs:
+            self._wake.notify_all()

@@ -1,0 +1,134 @@
+"""The progress of one request through the engine.
+
+Positions of a sequence: the prompt, then the output (forced tokens first). `known` are the tokens
+of the positions that are decided; KV is valid for the first `num_computed` of them.
+
+    WAITING --admitted, blocks reserved--> RUNNING --> FINISHED
+    WAITING --cancelled or replaced--> FINISHED
+
+While RUNNING a sequence is first prefilling (given positions are not all fed), then decoding
+(exactly the last known token is not fed).
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from moss_stream.engine.prefix import BlockKey, block_keys
+from moss_stream.engine.request import Request, StopReason
+from moss_stream.engine.verify import Draft
+from moss_stream.types import TEXT_SLOT
+
+
+class State(Enum):
+    """Where a sequence is."""
+
+    WAITING = auto()
+    """Holds no blocks."""
+    RUNNING = auto()
+    """Holds all the blocks it may need."""
+    FINISHED = auto()
+    """Ended or cancelled; holds no blocks."""
+
+
+class Sequence:
+    """What the engine knows of one request.
+
+    Args:
+        id: Unique within the engine, and greater than those of earlier arrivals.
+        request: What is asked for.
+    """
+
+    def __init__(self, id: int, request: Request) -> None:
+        self.id = id
+        self.request = request
+        self.known: list[int] = [*request.prompt.ids, *request.forced]
+        """Ids of the decided positions."""
+        self.num_given = len(self.known)
+        """Positions of the prompt and the forced tokens."""
+        self.num_computed = 0
+        """Leading positions whose KV is valid."""
+        self.block_table: list[int] = []
+        """Blocks of the positions, in order. Stays as it is when the sequence ends, since a forward
+        may still be reading it."""
+        self.num_published = 0
+        """Leading blocks that can be found by others, or equal ones instead."""
+        self.window_ready = [False] * len(request.windows)
+        """Per window, whether its embeddings are at hand; set by whoever encodes."""
+        self.state = State.WAITING
+        self.stop_reason: StopReason | None = None
+        """Why the output ended; None until then, and after a cancel."""
+        self.rank: tuple[int, float, int] = (request.priority, request.deadline_s, id)
+        """Order of service, lower first: priority, deadline, arrival."""
+        self.draft = Draft(request.draft)
+        self.prefix_hit_tokens = 0
+        """Positions whose KV came from the prefix index."""
+        self.draft_tokens = 0
+        """Draft tokens verified."""
+        self.draft_accepted = 0
+        """Draft tokens the model agreed with."""
+        self.decode_steps = 0
+        """Steps after the prefill."""
+        self._keys: list[BlockKey] = []
+        self._window_positions = _window_positions(request)
+
+    @property
+    def output(self) -> list[int]:
+        """A copy of the tokens after the prompt, forced ones included."""
+        return self.known[len(self.request.prompt.ids) :]
+
+    @property
+    def max_positions(self) -> int:
+        """Positions the sequence may take in the end."""
+        return len(self.request.prompt.ids) + self.request.max_new_tokens
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether positions of the prompt or of the forced tokens are still to be fed."""
+        return self.num_computed < self.num_given
+
+    @property
+    def ready_until(self) -> int:
+        """Known positions before this one may be fed: no window they need is missing."""
+        missing = self.next_windows(1)
+        if not missing:
+            return len(self.known)
+        return max(self._window_positions[missing[0]].start, self.num_computed)
+
+    def next_windows(self, limit: int) -> list[int]:
+        """Return up to `limit` windows that are not ready and that unfed positions need.
+
+        A window whose positions are all computed, such as after a prefix hit, is never needed.
+        """
+        wanted: list[int] = []
+        for window, positions in enumerate(self._window_positions):
+            if len(wanted) == limit:
+                break
+            if positions.stop > self.num_computed and not self.window_ready[window]:
+                wanted.append(window)
+        return wanted
+
+    def keys(self, num_blocks: int, block_tokens: int) -> list[BlockKey]:
+        """Return the keys of the first `num_blocks` blocks, which must be full."""
+        if len(self._keys) < num_blocks:
+            self._keys += block_keys(
+                self.request.prompt,
+                self.request.windows,
+                self.output,
+                block_tokens,
+                first=len(self._keys),
+                parent=self._keys[-1] if self._keys else None,
+            )
+        return self._keys[:num_blocks]
+
+
+def _window_positions(request: Request) -> list[range]:
+    """Per window, the positions from its first audio slot to its last; empty without any."""
+    places = [at for at, slot in enumerate(request.prompt.audio_slots) if slot != TEXT_SLOT]
+    positions = []
+    first = 0
+    for tokens in request.prompt.window_tokens:
+        own = places[first : first + tokens]
+        positions.append(range(own[0], own[-1] + 1) if own else range(0))
+        first += tokens
+    return positions

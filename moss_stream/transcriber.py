@@ -1,0 +1,225 @@
+"""The in-process API: recordings in, transcripts out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypedDict, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from moss_stream.audio.media import Media, load_media
+from moss_stream.audio.samples import check_samples
+from moss_stream.audio.speech import speech_regions
+from moss_stream.config import EngineConfig, check_range
+from moss_stream.engine.delivery import Handle
+from moss_stream.engine.engine import Engine
+from moss_stream.errors import ConfigError
+from moss_stream.model.checkpoint import load_model
+from moss_stream.model.vad import load_vad
+from moss_stream.recordings.outcome import guarded_transcript, raw_transcript, silent_transcript
+from moss_stream.recordings.request import Options, build_request, max_audio_s
+from moss_stream.transcript.guards import check_times
+from moss_stream.transcript.markup import MarkupParser
+from moss_stream.types import Segment, Transcript
+
+Source = str | os.PathLike[str] | bytes | npt.NDArray[np.float32]
+"""A path, the bytes of a media file, or float32 mono samples (then with a sample rate)."""
+SIDE_BY_SIDE = 16
+"""Recordings that `submit` works on at the same time; more wait."""
+
+
+class TranscribeOptions(TypedDict, total=False):
+    """Options every way of transcribing takes; see `Options` for what they mean."""
+
+    prompt: str | None
+    hotwords: Sequence[str]
+    temperature: float
+    seed: int
+    max_new_tokens: int | None
+    guards: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """A recording ready for the model."""
+
+    media: Media
+    options: Options
+    speech: tuple[tuple[float, float], ...]
+    """Regions with speech, seconds; not looked for without guards."""
+
+    @property
+    def is_silent(self) -> bool:
+        return self.options.guards and not self.speech
+
+
+class Transcriber:
+    """One loaded model with its engine. Safe to use from several threads.
+
+    Args:
+        model: `mini`, a checkpoint directory, or a hub id.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        dtype: `auto`, `float32` or `bfloat16`.
+        threads: CPU threads of the model; None for all cores.
+        config: Sizes and limits of the engine.
+
+    Raises:
+        ConfigError: A bad option.
+        ModelError: The checkpoint cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] = "mini",
+        device: str = "auto",
+        dtype: str = "auto",
+        *,
+        threads: int | None = None,
+        config: EngineConfig | None = None,
+    ) -> None:
+        if threads is not None:
+            check_range("threads", threads, 1, 1024)
+        self._model = load_model(model, device=device, dtype=dtype)
+        self._vad = load_vad()
+        self._threads = threads or os.cpu_count() or 1
+        self._engine = Engine(self._model, config, threads=self._threads)
+        self._pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="moss-recording")
+        self._max_audio_s = max_audio_s(self._model, self._engine.max_tokens)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What is loaded and where it runs."""
+        return {
+            "model": str(self._model.spec.directory),
+            "layout": str(self._model.spec.layout),
+            "parameters": self._model.parameters,
+            "device": str(self._model.device),
+            "dtype": str(self._model.dtype).removeprefix("torch."),
+            "threads": self._threads,
+            "max_audio_s": self._max_audio_s,
+        }
+
+    def transcribe(
+        self,
+        source: Source,
+        sample_rate: int | None = None,
+        **options: Unpack[TranscribeOptions],
+    ) -> Transcript:
+        """Transcribe one recording and wait for it.
+
+        Args:
+            source: A path, the bytes of a media file, or float32 mono samples.
+            sample_rate: Samples a second; for samples only.
+            **options: `prompt` (instruction; None for the checkpoint's own), `hotwords` (words
+                likely to be said), `temperature` (0 takes the likeliest token), `seed`,
+                `max_new_tokens` (None for max(512, 10 a second of audio)), `guards` (False for the
+                model's raw output: no silence gate, no loop cut, no repair).
+
+        Raises:
+            ConfigError: A bad option.
+            ClientError: The audio cannot be used, or is too long.
+            EngineError: The engine failed or is closed.
+        """
+        recording = self._prepare(source, sample_rate, Options(**options))
+        if recording.is_silent:
+            return silent_transcript(recording.media.duration_s, recording.media.warnings)
+        result = self._submit(recording).result()
+        media = recording.media
+        markup = self._model.tokenizer.decode(result.token_ids)
+        if not recording.options.guards:
+            return raw_transcript(result, markup, media.duration_s, media.warnings)
+        return guarded_transcript(
+            result, markup, media.duration_s, media.warnings, recording.speech
+        )
+
+    def submit(
+        self,
+        source: Source,
+        sample_rate: int | None = None,
+        **options: Unpack[TranscribeOptions],
+    ) -> Future[Transcript]:
+        """Transcribe in the background; recordings submitted together are decoded side by side.
+
+        Arguments and errors are those of `transcribe`; errors come from the future.
+        """
+        return self._pool.submit(self.transcribe, source, sample_rate, **options)
+
+    def stream(
+        self,
+        source: Source,
+        sample_rate: int | None = None,
+        **options: Unpack[TranscribeOptions],
+    ) -> Iterator[Segment]:
+        """Transcribe one recording and yield its segments as they close.
+
+        Arguments and errors are those of `transcribe`. Leaving the iterator early cancels the rest.
+        """
+        recording = self._prepare(source, sample_rate, Options(**options))
+        if recording.is_silent:
+            return
+        text = self._model.tokenizer.text_stream()
+        duration_s = recording.media.duration_s
+        parser = MarkupParser(duration_s)
+        handle = self._submit(recording)
+        try:
+            for token_ids in handle.tokens():
+                yield from self._checked(parser.feed(text.feed(token_ids)), recording)
+            yield from self._checked(parser.feed(text.finish()), recording)
+            yield from self._checked(parser.finish(), recording)
+        finally:
+            handle.cancel()
+
+    def close(self) -> None:
+        """Stop the engine; recordings still under way fail with `EngineStopped`."""
+        self._engine.close()
+        self._pool.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _prepare(self, source: Source, sample_rate: int | None, options: Options) -> _Recording:
+        rate_hz = self._model.spec.audio.rate_hz
+        if isinstance(source, np.ndarray):
+            if sample_rate is None:
+                raise ConfigError("samples need a sample_rate", field="sample_rate")
+            samples = check_samples(source, sample_rate)
+            media = Media(samples, len(samples) / rate_hz, ())
+        else:
+            if sample_rate is not None:
+                raise ConfigError(
+                    "sample_rate goes with samples only; a media file says its own",
+                    field="sample_rate",
+                )
+            media = load_media(source, rate_hz=rate_hz, max_duration_s=self._max_audio_s)
+        speech: list[tuple[float, float]] = []
+        if options.guards:
+            speech = speech_regions(self._vad.speech_probabilities(media.samples))
+        return _Recording(media, options, tuple(speech))
+
+    def _submit(self, recording: _Recording) -> Handle:
+        request = build_request(
+            self._model,
+            recording.media.samples,
+            recording.options,
+            max_tokens=self._engine.max_tokens,
+        )
+        return self._engine.submit(request)
+
+    @staticmethod
+    def _checked(segments: list[Segment], recording: _Recording) -> list[Segment]:
+        if not recording.options.guards:
+            return segments
+        return list(check_times(segments, recording.media.duration_s)[0])
