@@ -1,8 +1,13 @@
 """Live speech and recordings to speaker-labelled, timestamped text on MOSS-Transcribe-Diarize."""
 
+from typing import TYPE_CHECKING
+
 from moss_stream.config import EngineConfig
 from moss_stream.errors import MossStreamError
 from moss_stream.types import Segment, Timing, Transcript, TranscriptWarning, Usage
+
+if TYPE_CHECKING:
+    from moss_stream.transcriber import Transcriber
 
 __all__ = [
     "EngineConfig",

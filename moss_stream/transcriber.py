@@ -18,8 +18,10 @@ from moss_stream.audio.speech import speech_regions
 from moss_stream.config import EngineConfig, check_range
 from moss_stream.engine.delivery import Handle
 from moss_stream.engine.engine import Engine
-from moss_stream.errors import ConfigError
+from moss_stream.engine.request import Result
+from moss_stream.errors import ConfigError, StateError
 from moss_stream.model.checkpoint import load_model
+from moss_stream.model.tokenizer import Tokenizer
 from moss_stream.model.vad import load_vad
 from moss_stream.recordings.outcome import guarded_transcript, raw_transcript, silent_transcript
 from moss_stream.recordings.request import Options, build_request, max_audio_s
@@ -56,6 +58,72 @@ class _Recording:
     @property
     def is_silent(self) -> bool:
         return self.options.guards and not self.speech
+
+    def silent(self) -> Transcript:
+        return silent_transcript(self.media.duration_s, self.media.warnings)
+
+    def transcript(self, result: Result, markup: str) -> Transcript:
+        duration_s, warnings = self.media.duration_s, self.media.warnings
+        if not self.options.guards:
+            return raw_transcript(result, markup, duration_s, warnings)
+        return guarded_transcript(result, markup, duration_s, warnings, self.speech)
+
+    def checked(self, segments: list[Segment]) -> list[Segment]:
+        if not self.options.guards:
+            return segments
+        return list(check_times(segments, self.media.duration_s)[0])
+
+
+class SegmentStream(Iterator[Segment]):
+    """Segments of one recording as they close, then its whole transcript.
+
+    Iterating raises what `Transcriber.transcribe` would. What guards find only at the end (a loop
+    that was cut, speech that is missing) is in `transcript` alone; its segments are the ones to
+    keep.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, recording: _Recording, handle: Handle | None) -> None:
+        self._tokenizer = tokenizer
+        self._recording = recording
+        self._handle = handle
+        self._transcript: Transcript | None = None
+        self._segments = self._run()
+
+    def __next__(self) -> Segment:
+        return next(self._segments)
+
+    @property
+    def transcript(self) -> Transcript:
+        """The whole transcript with its warnings, usage and timing.
+
+        Raises:
+            StateError: The stream has not ended yet.
+        """
+        if self._transcript is None:
+            raise StateError("the transcript is there once the stream has ended")
+        return self._transcript
+
+    def close(self) -> None:
+        """Cancel what is left; safe at any time."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _run(self) -> Iterator[Segment]:
+        recording, handle = self._recording, self._handle
+        if handle is None:
+            self._transcript = recording.silent()
+            return
+        text = self._tokenizer.text_stream()
+        parser = MarkupParser(recording.media.duration_s)
+        try:
+            for token_ids in handle.tokens():
+                yield from recording.checked(parser.feed(text.feed(token_ids)))
+            yield from recording.checked(parser.feed(text.finish()))
+            yield from recording.checked(parser.finish())
+        finally:
+            handle.cancel()
+        result = handle.result()
+        self._transcript = recording.transcript(result, self._tokenizer.decode(result.token_ids))
 
 
 class Transcriber:
@@ -127,15 +195,9 @@ class Transcriber:
         """
         recording = self._prepare(source, sample_rate, Options(**options))
         if recording.is_silent:
-            return silent_transcript(recording.media.duration_s, recording.media.warnings)
+            return recording.silent()
         result = self._submit(recording).result()
-        media = recording.media
-        markup = self._model.tokenizer.decode(result.token_ids)
-        if not recording.options.guards:
-            return raw_transcript(result, markup, media.duration_s, media.warnings)
-        return guarded_transcript(
-            result, markup, media.duration_s, media.warnings, recording.speech
-        )
+        return recording.transcript(result, self._model.tokenizer.decode(result.token_ids))
 
     def submit(
         self,
@@ -154,25 +216,14 @@ class Transcriber:
         source: Source,
         sample_rate: int | None = None,
         **options: Unpack[TranscribeOptions],
-    ) -> Iterator[Segment]:
+    ) -> SegmentStream:
         """Transcribe one recording and yield its segments as they close.
 
-        Arguments and errors are those of `transcribe`. Leaving the iterator early cancels the rest.
+        Arguments and errors are those of `transcribe`.
         """
         recording = self._prepare(source, sample_rate, Options(**options))
-        if recording.is_silent:
-            return
-        text = self._model.tokenizer.text_stream()
-        duration_s = recording.media.duration_s
-        parser = MarkupParser(duration_s)
-        handle = self._submit(recording)
-        try:
-            for token_ids in handle.tokens():
-                yield from self._checked(parser.feed(text.feed(token_ids)), recording)
-            yield from self._checked(parser.feed(text.finish()), recording)
-            yield from self._checked(parser.finish(), recording)
-        finally:
-            handle.cancel()
+        handle = None if recording.is_silent else self._submit(recording)
+        return SegmentStream(self._model.tokenizer, recording, handle)
 
     def close(self) -> None:
         """Stop the engine; recordings still under way fail with `EngineStopped`."""
@@ -217,9 +268,3 @@ class Transcriber:
             max_tokens=self._engine.max_tokens,
         )
         return self._engine.submit(request)
-
-    @staticmethod
-    def _checked(segments: list[Segment], recording: _Recording) -> list[Segment]:
-        if not recording.options.guards:
-            return segments
-        return list(check_times(segments, recording.media.duration_s)[0])

@@ -29,6 +29,8 @@ ROOMS = (
     "moss_stream",  # the package itself: it exports the transcriber
     "cluster",
     "doctor",
+    "cli_options",
+    "serve_command",
     "cli",
 )
 """A module imports only from its own room and from earlier ones."""

@@ -66,7 +66,7 @@ class EncoderCache(Generic[V]):
             True for the first who asks: it owes a `put` or an `abandon`. False for others, who
             look the value up again later, and when there is nothing to compute.
         """
-        if digest in self._values or digest in self._claimed:
+        if digest in self or digest in self._claimed:
             return False
         self._claimed.add(digest)
         return True

@@ -60,8 +60,7 @@ class Runner:
         self.model = model
         decoder = model.spec.decoder
         on_cpu = model.device.type == "cpu"
-        element_bytes = 4 if on_cpu else model.dtype.itemsize
-        block_bytes = config.block_tokens * decoder.kv_position_bytes(element_bytes)
+        block_bytes = config.block_tokens * decoder.kv_position_bytes(model.dtype.itemsize)
         self.num_blocks = config.kv_bytes // block_bytes
         if self.num_blocks < 1:
             raise ConfigError(
@@ -69,7 +68,7 @@ class Runner:
                 field="kv_bytes",
             )
         self._attention: Attention = (
-            CpuAttention(decoder, self.num_blocks, config.block_tokens)
+            CpuAttention(decoder, self.num_blocks, config.block_tokens, dtype=model.dtype)
             if on_cpu
             else GatherAttention(
                 decoder,

@@ -8,22 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-ALIGN_TOKENS = 2
-"""Emitted tokens that must occur in the draft, in a row, to find the place in it again."""
-BACK_TOKENS = 4
-"""How far before the place where the draft failed it may be taken up again: the model may have
-written once more what the draft has once."""
+ALIGN_TOKENS = 8
+"""Last emitted tokens that are compared with the draft to find the place in it again."""
+NEAR_TOKENS = 24
+"""How far off a place may be that only one or two of them speak for."""
+FAR_TOKENS = 256
+"""How far off a place is looked for at all."""
+SURE_TOKENS = 4
+"""Agreeing tokens that make a place further off than `NEAR_TOKENS` believable, and how many tokens
+of distance one agreeing token outweighs."""
 FIRST_PROPOSAL_TOKENS = 16
-"""Most tokens proposed right after the place was found again, since it may be the wrong one.
-Source: on CPU verifying 16 tokens costs 1.3 times as much as decoding one."""
+"""Most tokens proposed after a mismatch, since the place may be wrong; halved by each mismatch that
+follows at once. Source: on CPU verifying 16 tokens costs 1.3 times as much as decoding one."""
+LEAST_PROPOSAL_TOKENS = 6
+"""Where the halving ends."""
 
 
 class Draft:
     """The previous hypothesis as a proposal for the next one.
 
-    While the output follows the draft, all that is left of it is proposed. After a mismatch nothing
-    is, until the last two emitted tokens are found in a row further on; the tokens after them are
-    proposed then, few at first and more as they are agreed with.
+    While the output follows the draft, all that is left of it is proposed. A mismatch is first
+    taken for a replaced token, as a changed digit or speaker is: the draft goes on after it. When
+    the last emitted tokens stand elsewhere in the draft, it goes on there: something was inserted
+    or left out.
+
+    Measured on four growing utterances refreshed every second: 0.12 to 0.22 decode steps an output
+    token, against 0.20 to 0.37 when the draft is only taken up where its last two tokens recur.
 
     Args:
         tokens: The guess at the output.
@@ -31,14 +41,14 @@ class Draft:
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = tuple(tokens)
-        self._at: int | None = 0
-        """Index of the token expected next; None while the place is lost."""
-        self._agreed_to = 0
-        """Index after the last token that was agreed with when it was expected."""
+        self._at = 0
+        """Index of the token expected next."""
         self._allowance = len(self._tokens)
         """Most tokens proposed at once."""
         self._recent: tuple[int, ...] = ()
         """The last emitted tokens."""
+        self._misses = 0
+        """Mismatches since a token last agreed."""
         self._diverged = False
         self._accepted_length = 0
 
@@ -49,46 +59,58 @@ class Draft:
 
     def propose(self, limit: int) -> tuple[int, ...]:
         """Return at most `limit` tokens that may come next."""
-        if self._at is None:
-            return ()
         return self._tokens[self._at : self._at + max(min(limit, self._allowance), 0)]
 
     def observe(self, emitted: Sequence[int]) -> None:
         """Take note of tokens that were emitted."""
         for token in emitted:
             self._recent = (*self._recent, token)[-ALIGN_TOKENS:]
-            if self._expects(token):
+            if self._tokens[self._at : self._at + 1] == (token,):
                 self._agree()
             else:
-                self._diverged = True
-                self._at = self._find_place()
+                self._disagree()
 
     def truncate(self, num_tokens: int) -> None:
         """Take back agreement beyond the first `num_tokens`: the output was cut there."""
         self._accepted_length = min(self._accepted_length, num_tokens)
 
-    def _expects(self, token: int) -> bool:
-        return self._at is not None and self._tokens[self._at : self._at + 1] == (token,)
-
     def _agree(self) -> None:
-        assert self._at is not None
         self._at += 1
-        self._agreed_to = self._at
+        self._misses = 0
         if self._diverged:
-            self._allowance += 1
+            self._allowance += 2
         else:
             self._accepted_length += 1
 
-    def _find_place(self) -> int | None:
+    def _disagree(self) -> None:
+        self._allowance = max(FIRST_PROPOSAL_TOKENS >> self._misses, LEAST_PROPOSAL_TOKENS)
+        self._misses += 1
+        self._diverged = True
+        self._at = self._find_place()
+
+    def _find_place(self) -> int:
         """Find where the draft goes on after the recent tokens."""
-        if len(self._recent) < ALIGN_TOKENS:
-            return None
-        first = max(self._agreed_to - BACK_TOKENS, 0)
-        for at in range(first, len(self._tokens) - ALIGN_TOKENS + 1):
-            if self._tokens[at : at + ALIGN_TOKENS] == self._recent:
-                self._allowance = FIRST_PROPOSAL_TOKENS
-                return at + ALIGN_TOKENS
-        return None
+        straight = min(self._at + 1, len(self._tokens))
+        place, best_score = straight, None
+        last = min(straight + FAR_TOKENS, len(self._tokens))
+        for at in range(max(straight - FAR_TOKENS, 1), last + 1):
+            agreeing = self._agreeing_before(at)
+            distance = abs(at - straight)
+            if not agreeing or (distance > NEAR_TOKENS and agreeing < SURE_TOKENS):
+                continue
+            score = SURE_TOKENS * agreeing - distance
+            if best_score is None or score > best_score:
+                place, best_score = at, score
+        return place
+
+    def _agreeing_before(self, at: int) -> int:
+        """Count the recent tokens that stand in the draft right before `at`."""
+        count = 0
+        for token in reversed(self._recent):
+            if count == at or self._tokens[at - 1 - count] != token:
+                break
+            count += 1
+        return count
 
 
 def accept(proposed: Sequence[int], chosen: Sequence[int]) -> int:

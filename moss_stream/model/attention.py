@@ -78,25 +78,33 @@ def row_slots(rows: Sequence[RowView], block_tokens: int) -> list[int]:
 
 
 class CpuAttention:
-    """Attention over contiguous runs of slots, without copying them.
+    """Attention in float32 over KV kept in the weights' dtype.
 
-    KV is kept in float32 whatever the weights' dtype: one query over 400 positions of the small
-    decoder takes 26 microseconds in float32 and 160 to 220 in bfloat16 on Zen 4 (torch 2.13),
-    because the bfloat16 kernels have no fast path for a single row. Pieces of a row's past that
-    lie apart are attended to one by one and joined by their log-sum-exp, so no mask is ever built.
+    The bfloat16 kernels have no fast path for a single row: one query over 400 positions of the
+    small decoder takes 160 to 220 microseconds in bfloat16 and 26 in float32 (Zen 4, torch 2.13).
+    So what a row reads is widened to float32 on the way, into memory small enough to stay in
+    cache; kept in float32 it would be twice as much to fetch, and with eight streams fetching is
+    what decoding waits for. KV that is float32 and in one run is read where it lies.
+
+    A row's own tokens are attended to apart from its past and the two are joined by their
+    log-sum-exp, so no mask is ever built.
 
     Args:
         spec: Decoder sizes.
         num_blocks: Blocks of memory.
         block_tokens: Positions in a block.
+        dtype: dtype of the KV memory.
     """
 
-    def __init__(self, spec: DecoderSpec, num_blocks: int, block_tokens: int) -> None:
-        self.spec = spec
+    def __init__(
+        self, spec: DecoderSpec, num_blocks: int, block_tokens: int, *, dtype: torch.dtype
+    ) -> None:
         self.block_tokens = block_tokens
-        shape = (spec.num_layers, spec.num_kv_heads, num_blocks * block_tokens, spec.head_dim)
-        self._keys = torch.empty(shape, dtype=torch.float32)
-        self._values = torch.empty(shape, dtype=torch.float32)
+        num_slots = num_blocks * block_tokens
+        shape = (spec.num_layers, 2, spec.num_kv_heads, num_slots, spec.head_dim)
+        self._kv = torch.empty(shape, dtype=dtype)
+        self._wide = torch.empty((2, spec.num_kv_heads, 0, spec.head_dim))
+        """Keys and values of one row's past in float32."""
         self._group = spec.num_heads // spec.num_kv_heads
         self._rows: list[tuple[RowView, list[tuple[int, int]]]] = []
         self._slots = torch.empty(0, dtype=torch.int64)
@@ -109,35 +117,45 @@ class CpuAttention:
             # A single token may look at everything up to itself: no causal part is needed.
             past = row.start + 1 if row.num_tokens == 1 else row.start
             self._rows.append((row, slot_runs(row.block_table, past, self.block_tokens)))
+            if past > self._wide.shape[2]:
+                self._wide = self._wide.new_empty(
+                    (2, self._wide.shape[1], 2 * past, self._wide.shape[3])
+                )
 
     def attend(
         self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> torch.Tensor:
         """See `Attention.attend`."""
         dtype = queries.dtype
+        stored = self._kv[layer]
+        stored[0].index_copy_(1, self._slots, keys.transpose(0, 1))
+        stored[1].index_copy_(1, self._slots, values.transpose(0, 1))
         queries, keys, values = (x.float().transpose(0, 1) for x in (queries, keys, values))
-        layer_keys, layer_values = self._keys[layer], self._values[layer]
-        layer_keys.index_copy_(1, self._slots, keys)
-        layer_values.index_copy_(1, self._slots, values)
         output = torch.empty_like(queries)
         for row, runs in self._rows:
             span = slice(row.offset, row.offset + row.num_tokens)
             query = queries[:, span]
-            pieces = [
-                self._past(
-                    query, layer_keys[:, at : at + length], layer_values[:, at : at + length]
-                )
-                for at, length in runs
-            ]
+            pieces = [self._past(query, *self._read(stored, runs))] if runs else []
             if row.num_tokens > 1:
                 pieces.append(self._self(query, keys[:, span], values[:, span]))
             output[:, span] = join_pieces(pieces)
         return output.transpose(0, 1).to(dtype)
 
+    def _read(self, stored: torch.Tensor, runs: Sequence[tuple[int, int]]) -> torch.Tensor:
+        """Read `runs` of one layer [2, K, slots, D] as float32 keys and values [2, K, L, D]."""
+        if len(runs) == 1 and stored.dtype == torch.float32:
+            at, length = runs[0]
+            return stored[:, :, at : at + length]
+        end = 0
+        for at, length in runs:
+            self._wide[:, :, end : end + length].copy_(stored[:, :, at : at + length])
+            end += length
+        return self._wide[:, :, :end]
+
     def _past(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Attend to a run that lies wholly before the row: query [H, T, D], keys [K, L, D]."""
+        """Attend to positions that all lie before the row: query [H, T, D], keys [K, L, D]."""
         heads, tokens, _ = query.shape
         # Heads that share keys become more queries of one head: cheaper than repeating the keys.
         folded = query.reshape(heads // self._group, self._group * tokens, -1)

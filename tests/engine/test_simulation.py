@@ -59,6 +59,7 @@ def make_requests(draw: st.DrawFn) -> Request:
                 (*truth[:at], *noise, *truth[at:]),
                 (*truth[:at], *noise, *truth[at + 1 :]),
                 truth[at:],
+                truth * 20,
             ]
         )
     )

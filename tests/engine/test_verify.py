@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moss_stream.engine.verify import FIRST_PROPOSAL_TOKENS, Draft, accept
+from moss_stream.engine.verify import FIRST_PROPOSAL_TOKENS, LEAST_PROPOSAL_TOKENS, Draft, accept
 
 TOKENS = st.lists(st.integers(0, 3), max_size=40)
 
@@ -38,11 +38,17 @@ def test_draft_proposes_nothing_without_room(limit: int) -> None:
     assert Draft([1, 2]).propose(limit) == ()
 
 
-def test_draft_proposes_nothing_after_a_mismatch() -> None:
+def test_draft_takes_a_mismatch_for_a_replaced_token() -> None:
     draft = Draft([1, 2, 3, 4])
     draft.observe([1, 9])
-    assert draft.propose(99) == ()
+    assert draft.propose(99) == (3, 4)
     assert draft.accepted_length == 1
+
+
+def test_draft_proposes_nothing_behind_its_end() -> None:
+    draft = Draft([1, 2])
+    draft.observe([1, 2, 7, 8])
+    assert draft.propose(99) == ()
 
 
 @pytest.mark.parametrize(
@@ -63,16 +69,32 @@ def test_draft_is_taken_up_again_after_a_change(emitted: list[int], change: str)
 
 def test_draft_proposes_few_after_a_change_and_more_as_they_are_agreed_with() -> None:
     draft = Draft(range(100))
-    draft.observe([99, 1, 2])
+    draft.observe([99])
     assert len(draft.propose(99)) == FIRST_PROPOSAL_TOKENS
-    draft.observe(range(3, 13))
-    assert len(draft.propose(99)) == FIRST_PROPOSAL_TOKENS + 10
+    draft.observe(range(1, 11))
+    assert len(draft.propose(99)) > FIRST_PROPOSAL_TOKENS
 
 
-def test_draft_takes_the_earliest_place() -> None:
+def test_draft_proposes_fewer_the_longer_it_is_wrong() -> None:
+    draft = Draft(range(1000))
+    sizes = []
+    for _ in range(4):
+        draft.observe([5000])
+        sizes.append(len(draft.propose(99)))
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] == LEAST_PROPOSAL_TOKENS
+
+
+def test_draft_takes_the_nearest_place() -> None:
     draft = Draft([1, 5, 6, 7, 5, 6, 8])
     draft.observe([9, 5, 6])
     assert draft.propose(1) == (7,)
+
+
+def test_draft_is_not_taken_up_where_it_was_left_behind() -> None:
+    draft = Draft([5, 6, 7, 1, 2, 3, 4, 8, 9, 5, 6, 11])
+    draft.observe([5, 6, 7, 1, 2, 3, 4, 8, 9, 99, 5, 6])
+    assert draft.propose(1) == (11,)
 
 
 def test_draft_returns_from_a_wrong_place() -> None:

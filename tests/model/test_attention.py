@@ -43,7 +43,7 @@ DEVICES = [
 def cpu_backend(device: str) -> Attention:
     if device != "cpu":
         pytest.skip("the CPU backend runs on the CPU alone")
-    return CpuAttention(SPEC, NUM_BLOCKS, BLOCK)
+    return CpuAttention(SPEC, NUM_BLOCKS, BLOCK, dtype=torch.float32)
 
 
 def gather_backend(device: str) -> Attention:

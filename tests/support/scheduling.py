@@ -120,12 +120,13 @@ class FakeRunner:
 
         Raises:
             AssertionError: Two rows write one slot, a row reads a slot that does not hold its own
-                history, or a window it needs is not ready.
+                history, a window it needs is not ready, or it wants more choices than it feeds.
         """
         written: set[int] = set()
         states = []
         for row in rows:
             sequence = row.sequence
+            assert len(row.ids) >= max(row.num_logits, 1), "a choice without a position"
             ids = [*sequence.known[: row.start], *row.ids]
             states.append(histories(sequence.request, ids))
             for position in range(row.start, len(ids)):

@@ -1,0 +1,1 @@
+"""One live stream as a pure state machine: samples and decoder results in, events out."""
