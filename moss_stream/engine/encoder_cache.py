@@ -24,7 +24,6 @@ class EncoderCache(Generic[V]):
         self._values: dict[bytes, tuple[V, int]] = {}
         """Digest -> value and its bytes, least recently used first."""
         self._num_bytes = 0
-        self._claimed: set[bytes] = set()
         self._hits = 0
         self._misses = 0
 
@@ -59,21 +58,8 @@ class EncoderCache(Generic[V]):
         self._hits += 1
         return entry[0]
 
-    def claim(self, digest: bytes) -> bool:
-        """Ask to compute a missing value.
-
-        Returns:
-            True for the first who asks: it owes a `put` or an `abandon`. False for others, who
-            look the value up again later, and when there is nothing to compute.
-        """
-        if digest in self or digest in self._claimed:
-            return False
-        self._claimed.add(digest)
-        return True
-
     def put(self, digest: bytes, value: V, num_bytes: int) -> None:
-        """Keep a value of `num_bytes` bytes, and end its claim."""
-        self._claimed.discard(digest)
+        """Keep a value of `num_bytes` bytes."""
         self._drop(digest)
         if num_bytes > self._max_bytes or not self._max_entries:
             return
@@ -83,10 +69,6 @@ class EncoderCache(Generic[V]):
             self._drop(next(iter(self._values)))
         self._values[digest] = (value, num_bytes)
         self._num_bytes += num_bytes
-
-    def abandon(self, digest: bytes) -> None:
-        """End a claim without a value, so that somebody else can claim it."""
-        self._claimed.discard(digest)
 
     def _drop(self, digest: bytes) -> None:
         entry = self._values.pop(digest, None)

@@ -29,7 +29,7 @@ from moss_stream.errors import (
     RequestFailed,
 )
 from moss_stream.model.checkpoint import Model
-from moss_stream.types import Timing, Usage
+from moss_stream.types import Timing, Usage, Window
 
 logger = logging.getLogger(__name__)
 
@@ -260,8 +260,8 @@ class Engine:
         with self._wake:
             self._scheduler.end_step()
             wanted = self._scheduler.windows_wanted(self.config.encode_windows)
-        for sequence, window in wanted:
-            self._encode(sequence, window)
+        if wanted:
+            self._encode(wanted)
         with self._wake:
             self._outbox.flush()
             if not rows and not wanted and not self._closing:
@@ -273,11 +273,8 @@ class Engine:
         error: MossStreamError | None = None
         try:
             chosen = self._runner.forward(rows, [job.embeddings for job in jobs])
-        except torch.OutOfMemoryError as cause:
-            error = DeviceError(f"the device ran out of memory: {cause}")
         except Exception as cause:
-            logger.exception("step failed rows=%d", len(rows))
-            error = RequestFailed(f"the step failed: {cause}")
+            error = _failure("the step", cause)
         now_s = time.monotonic()
         with self._wake:
             self._steps += 1
@@ -308,34 +305,62 @@ class Engine:
             self._outbox.add(job.receiver, job.result())
             self._forget(job)
 
-    def _encode(self, sequence: Sequence, window: int) -> None:
-        """Give one window of a request its embeddings, from the cache or from the encoder."""
-        request = sequence.request
-        content = request.windows[window]
+    def _encode(self, wanted: Seq[tuple[Sequence, int]]) -> None:
+        """Give windows of requests their embeddings, from the cache or from the encoder."""
         started_s = time.monotonic()
-        value = self._cache.get(content.digest)
-        hit = value is not None
-        error: MossStreamError | None = None
-        if value is None:
-            try:
-                value = self._runner.encode(content, request.prompt.window_tokens[window])
-                self._cache.put(content.digest, value, value.nbytes)
-            except Exception as cause:
-                logger.exception("encoding failed")
-                error = RequestFailed(f"encoding a window failed: {cause}")
+        found: dict[bytes, torch.Tensor | MossStreamError] = {}
+        missing: dict[bytes, tuple[Window, int]] = {}
+        for sequence, index in wanted:
+            window = sequence.request.windows[index]
+            if window.digest in missing:
+                continue
+            value = self._cache.get(window.digest)
+            if value is None:
+                tokens = sequence.request.prompt.window_tokens[index]
+                missing[window.digest] = (window, tokens)
+            else:
+                found[window.digest] = value
+        found |= self._compute(missing)
+        elapsed_s = time.monotonic() - started_s
         with self._wake:
-            job = self._jobs.get(sequence.id)
-            if job is None:
-                return  # cancelled meanwhile
-            if error is not None:
-                self._abandon(job, error)
-                return
-            self._note_admission(job, started_s)
-            job.encode_s += time.monotonic() - started_s
-            job.encoder_hits += hit
-            job.encoder_misses += not hit
-            job.embeddings.windows[window] = value
-            sequence.window_ready[window] = True
+            for sequence, index in wanted:
+                job = self._jobs.get(sequence.id)
+                if job is None:
+                    continue  # cancelled meanwhile
+                digest = sequence.request.windows[index].digest
+                outcome = found[digest]
+                if isinstance(outcome, MossStreamError):
+                    self._abandon(job, outcome)
+                    continue
+                self._note_admission(job, started_s)
+                job.encode_s += elapsed_s
+                # Who finds a window that another asked for in the same call has not computed it.
+                computed = missing.pop(digest, None) is not None
+                job.encoder_misses += computed
+                job.encoder_hits += not computed
+                job.embeddings.windows[index] = outcome
+                sequence.window_ready[index] = True
+
+    def _compute(
+        self, missing: dict[bytes, tuple[Window, int]]
+    ) -> dict[bytes, torch.Tensor | MossStreamError]:
+        """Encode windows; when that fails for several, each alone, so that one fails by itself."""
+        if not missing:
+            return {}
+        windows, tokens = zip(*missing.values(), strict=True)
+        try:
+            embeddings = self._runner.encode(windows, tokens)
+        except Exception as cause:
+            error = _failure("encoding", cause)
+            if len(missing) == 1:
+                return dict.fromkeys(missing, error)
+            outcomes: dict[bytes, torch.Tensor | MossStreamError] = {}
+            for digest, window in missing.items():
+                outcomes |= self._compute({digest: window})
+            return outcomes
+        for digest, embedding in zip(missing, embeddings, strict=True):
+            self._cache.put(digest, embedding, embedding.nbytes)
+        return dict(zip(missing, embeddings, strict=True))
 
     def _note_admission(self, job: Job, now_s: float) -> None:
         if job.admitted_s is None:
@@ -355,3 +380,11 @@ class Engine:
         del self._jobs[job.sequence.id]
         if not self._jobs:
             self._wake.notify_all()
+
+
+def _failure(what: str, cause: Exception) -> MossStreamError:
+    """Log an exception of the model and turn it into what its requests are told."""
+    logger.error("%s failed", what, exc_info=cause)
+    if isinstance(cause, torch.OutOfMemoryError):
+        return DeviceError(f"{what} failed: the device ran out of memory")
+    return RequestFailed(f"{what} failed: {cause}")

@@ -80,9 +80,18 @@ class Runner:
         )
 
     @torch.inference_mode()
-    def encode(self, window: Window, audio_tokens: int) -> torch.Tensor:
-        """Embed one window: [audio_tokens, D]."""
-        return self.model.encoder.encode(self.model.mel(window.samples), audio_tokens)
+    def encode(self, windows: Seq[Window], audio_tokens: Seq[int]) -> list[torch.Tensor]:
+        """Embed windows: per window [audio tokens, D]."""
+        mels = torch.stack([self.model.mel(window.samples) for window in windows])
+        encoder = self.model.encoder
+        if self.model.device.type != "cpu":
+            return encoder.encode(mels, audio_tokens)
+        # On CPU a batch gains nothing, and alone a window's embedding never depends on company.
+        return [
+            embedding
+            for mel, tokens in zip(mels[:, None], audio_tokens, strict=True)
+            for embedding in encoder.encode(mel, [tokens])
+        ]
 
     @torch.inference_mode()
     def forward(self, rows: Seq[Row], embeddings: Seq[Embeddings]) -> list[list[int]]:

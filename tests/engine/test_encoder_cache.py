@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,31 +53,6 @@ def test_put_replaces_a_value_and_its_size() -> None:
     cache.put(b"a", "new", 20)
     assert cache.get(b"a") == "new"
     assert cache.num_bytes == 20
-
-
-def test_only_the_first_who_claims_computes() -> None:
-    cache = make_cache()
-    assert cache.claim(b"a")
-    assert not cache.claim(b"a")
-    cache.put(b"a", "a", 10)
-    assert not cache.claim(b"a")
-    assert cache.get(b"a") == "a"
-
-
-def test_abandoned_claim_goes_to_the_next() -> None:
-    cache = make_cache()
-    cache.claim(b"a")
-    cache.abandon(b"a")
-    assert cache.claim(b"a")
-
-
-@pytest.mark.parametrize("num_bytes", [10, 101])
-def test_put_ends_a_claim_even_if_nothing_is_kept(num_bytes: int) -> None:
-    cache = make_cache()
-    cache.claim(b"a")
-    cache.put(b"a", "a", num_bytes)
-    cache.put(b"b", "b", 95)
-    assert cache.claim(b"a")
 
 
 @given(

@@ -187,10 +187,10 @@ def test_a_failed_encoding_fails_its_request_alone(
         encode = engine._runner.encode
         bad = make_request(tiny, speech(2))
 
-        def fail_one(window: Any, tokens: int) -> torch.Tensor:
-            if window.digest == bad.windows[0].digest:
+        def fail_one(windows: Any, tokens: Any) -> list[torch.Tensor]:
+            if bad.windows[0].digest in {window.digest for window in windows}:
                 raise ValueError("broken window")
-            return encode(window, tokens)
+            return encode(windows, tokens)
 
         engine._runner.encode = fail_one  # type: ignore[method-assign]
         good_handle = engine.submit(make_request(tiny, speech(3)))

@@ -16,12 +16,9 @@ def embed(model: Model, name: str) -> torch.Tensor:
     audio = model.spec.audio
     windows = cut_windows(load_clip(name), audio.window_samples)
     with torch.inference_mode():
-        return torch.cat(
-            [
-                model.encoder.encode(model.mel(w.samples), audio.audio_tokens(len(w.samples)))
-                for w in windows
-            ]
-        )
+        mels = torch.stack([model.mel(window.samples) for window in windows])
+        tokens = [audio.audio_tokens(len(window.samples)) for window in windows]
+        return torch.cat(model.encoder.encode(mels, tokens))
 
 
 @pytest.mark.parametrize("name", ["seen_voice_000", "mix_long_001"])
@@ -38,8 +35,8 @@ def test_embeddings_equal_reference_on_random_weights(tiny: Model, tiny_director
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_bidirectional_attention_equals_torch(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
-    query = torch.randn(3, 7, 16, generator=generator).to(dtype)
-    key, value = (torch.randn(3, 50, 16, generator=generator).to(dtype) for _ in range(2))
+    query = torch.randn(2, 3, 7, 16, generator=generator).to(dtype)
+    key, value = (torch.randn(2, 3, 50, 16, generator=generator).to(dtype) for _ in range(2))
     expected = torch.nn.functional.scaled_dot_product_attention(query, key, value)
     tolerance = 1e-5 if dtype is torch.float32 else 2e-2
     torch.testing.assert_close(

@@ -33,9 +33,10 @@ def edit_json(path: Path, **changes: object) -> None:
 def test_both_layouts_load_to_the_same_model(twins: tuple[Path, Path]) -> None:
     original, native = (load_model(path, dtype="float32") for path in twins)
     assert (original.spec.layout, native.spec.layout) == (Layout.ORIGINAL, Layout.NATIVE)
-    mel = torch.randn(80, 3000, generator=torch.Generator().manual_seed(0))
+    mels = torch.randn(1, 80, 3000, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        torch.testing.assert_close(original.encoder.encode(mel, 50), native.encoder.encode(mel, 50))
+        ours, twins_own = (model.encoder.encode(mels, [50]) for model in (original, native))
+    torch.testing.assert_close(ours, twins_own)
     assert torch.equal(original.decoder.weights.embedding, native.decoder.weights.embedding)
 
 
