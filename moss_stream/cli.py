@@ -1,4 +1,4 @@
-"""Command line: `moss-stream transcribe` and `moss-stream doctor`.
+"""Command line: `moss-stream transcribe`, `moss-stream serve` and `moss-stream doctor`.
 
 The only reader of argv and the environment. Results go to stdout, everything else to stderr, one
 line each. Exit codes: 0 done, 1 something failed, 2 wrong usage, 130 interrupted. The engine is
@@ -8,7 +8,6 @@ imported inside the commands, so that help and usage errors answer at once.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,16 @@ import orjson
 import typer
 
 from moss_stream import __version__
+from moss_stream.cli_options import (
+    DeviceOption,
+    DtypeOption,
+    ModelOption,
+    ThreadsOption,
+    number,
+    one_of,
+)
 from moss_stream.errors import ConfigError, MossStreamError
+from moss_stream.serve_command import serve
 from moss_stream.transcript.formats import FORMATS, render
 from moss_stream.types import Transcript, TranscriptWarning
 
@@ -32,11 +40,8 @@ if TYPE_CHECKING:
 MAX_IN_FLIGHT: Final = 8
 """Most files that are decoded side by side: each holds its samples in memory."""
 
-DTYPES: Final = ("auto", "float32", "bfloat16")
 EXTENSIONS: Final = {"text": "txt"}
 """File name endings of formats that are not their own."""
-
-_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
 
 app = typer.Typer(
     help="Speech to speaker-labelled, timestamped text.",
@@ -46,85 +51,13 @@ app = typer.Typer(
 )
 
 
-def _number(kind: type[int] | type[float], low: int, high: int) -> Callable[[str], float]:
-    """Return a parser of numbers from `low` to `high`."""
-
-    def parse(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = low - 1
-        if not low <= value <= high:  # also refuses NaN
-            raise typer.BadParameter(f"{text!r}, allowed are {low} to {high}")
-        return value
-
-    return parse
-
-
-def _one_of(names: Sequence[str]) -> Callable[[str], str]:
-    """Return a parser that accepts `names` alone."""
-
-    def parse(text: str) -> str:
-        if text not in names:
-            raise typer.BadParameter(f"{text!r}, allowed are {', '.join(names)}")
-        return text
-
-    return parse
-
-
-def _device(text: str) -> str:
-    if not _DEVICE.fullmatch(text):
-        raise typer.BadParameter(f"{text!r}, allowed are auto, cpu, cuda, cuda:N")
-    return text
-
-
-ModelOption = Annotated[
-    str,
-    typer.Option(
-        "--model", envvar="MOSS_STREAM_MODEL", help="mini, a checkpoint directory or a hub id."
-    ),
-]
-DeviceOption = Annotated[
-    str,
-    typer.Option(
-        "--device",
-        envvar="MOSS_STREAM_DEVICE",
-        parser=_device,
-        metavar="NAME",
-        help="auto, cpu, cuda or cuda:N.",
-    ),
-]
-DtypeOption = Annotated[
-    str,
-    typer.Option(
-        "--dtype",
-        envvar="MOSS_STREAM_DTYPE",
-        parser=_one_of(DTYPES),
-        metavar="NAME",
-        help="auto, float32 or bfloat16.",
-    ),
-]
-ThreadsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--threads",
-        envvar="MOSS_STREAM_THREADS",
-        parser=_number(int, 1, 1024),
-        metavar="N",
-        help="Threads of the model on CPU, 1 to 1024; by default all cores.",
-    ),
-]
-
-
 FilesArgument = Annotated[
     list[Path],
     typer.Argument(metavar="FILE...", help="Recordings, in any format FFmpeg reads."),
 ]
 FormatOption = Annotated[
     str,
-    typer.Option(
-        "--format", parser=_one_of(FORMATS), metavar="NAME", help=f"{', '.join(FORMATS)}."
-    ),
+    typer.Option("--format", parser=one_of(FORMATS), metavar="NAME", help=f"{', '.join(FORMATS)}."),
 ]
 OutputOption = Annotated[
     str,
@@ -142,7 +75,7 @@ TemperatureOption = Annotated[
     float,
     typer.Option(
         "--temperature",
-        parser=_number(float, 0, 10),
+        parser=number(float, 0, 10),
         metavar="X",
         help="0 takes the likeliest token; up to 10.",
     ),
@@ -151,7 +84,7 @@ MaxNewTokensOption = Annotated[
     int | None,
     typer.Option(
         "--max-new-tokens",
-        parser=_number(int, 1, 131072),
+        parser=number(int, 1, 131072),
         metavar="N",
         help="Most output tokens of a file, 1 to 131072; by default 10 a second, at least 512.",
     ),
@@ -239,6 +172,9 @@ def doctor(
         failed = failed or check.status == "fail"
     if failed:
         raise typer.Exit(1)
+
+
+app.command()(serve)
 
 
 def plan_targets(files: Sequence[Path], output: str, format_: str) -> list[Path | None]:

@@ -20,9 +20,9 @@ from moss_stream.engine.delivery import Handle
 from moss_stream.engine.engine import Engine
 from moss_stream.engine.request import Result
 from moss_stream.errors import ConfigError, StateError
-from moss_stream.model.checkpoint import load_model
+from moss_stream.model.checkpoint import Model, load_model
 from moss_stream.model.tokenizer import Tokenizer
-from moss_stream.model.vad import load_vad
+from moss_stream.model.vad import Vad, load_vad
 from moss_stream.recordings.outcome import guarded_transcript, raw_transcript, silent_transcript
 from moss_stream.recordings.request import Options, build_request, max_audio_s
 from moss_stream.transcript.guards import check_times
@@ -158,6 +158,21 @@ class Transcriber:
         self._engine = Engine(self._model, config, threads=self._threads)
         self._pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="moss-recording")
         self._max_audio_s = max_audio_s(self._model, self._engine.max_tokens)
+
+    @property
+    def model(self) -> Model:
+        """The loaded checkpoint."""
+        return self._model
+
+    @property
+    def engine(self) -> Engine:
+        """The engine behind this transcriber; others may share it."""
+        return self._engine
+
+    @property
+    def vad(self) -> Vad:
+        """The voice activity detector; without state of its own."""
+        return self._vad
 
     @property
     def description(self) -> dict[str, Any]:

@@ -64,6 +64,9 @@ class Request:
     """Seed of this request's own random numbers; only used with a temperature."""
     stop_loops: bool = True
     """Whether to stop when the output repeats itself."""
+    markup_ids: frozenset[int] = frozenset()
+    """Tokens of times and speaker tags, which do not count as words: the model can say the same
+    again and again under new times."""
 
     def __post_init__(self) -> None:
         if len(self.windows) != len(self.prompt.window_tokens):

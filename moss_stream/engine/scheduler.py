@@ -308,10 +308,11 @@ def _extend(sequence: Sequence, emitted: Seq[int]) -> StopReason | None:
     for token in emitted:
         if token in request.stop_ids:
             return StopReason.END
-        sequence.known.append(token)
+        is_word = sequence.append(token)
         sequence.draft.observe((token,))
-        if request.stop_loops and (repeated := loop_length(sequence.output)):
-            del sequence.known[max(len(sequence.known) - repeated, sequence.num_given) :]
+        if request.stop_loops and is_word and (repeated := loop_length(sequence.words)):
+            first_repeated = sequence.word_positions[-repeated]
+            del sequence.known[max(first_repeated, sequence.num_given) :]
             sequence.draft.truncate(len(sequence.known) - sequence.num_given)
             return StopReason.LOOP
         if len(sequence.known) == sequence.max_positions:

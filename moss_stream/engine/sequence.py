@@ -69,8 +69,26 @@ class Sequence:
         """Draft tokens the model agreed with."""
         self.decode_steps = 0
         """Steps after the prefill."""
+        self.words: list[int] = []
+        """Output without times and speaker tags."""
+        self.word_positions: list[int] = []
+        """Position of each word."""
+        for position in range(len(request.prompt.ids), self.num_given):
+            self._note_word(position)
         self._keys: list[BlockKey] = []
         self._window_positions = _window_positions(request)
+
+    def append(self, token: int) -> bool:
+        """Add a token to the output; True when it is a word."""
+        self.known.append(token)
+        return self._note_word(len(self.known) - 1)
+
+    def _note_word(self, position: int) -> bool:
+        is_word = self.known[position] not in self.request.markup_ids
+        if is_word:
+            self.words.append(self.known[position])
+            self.word_positions.append(position)
+        return is_word
 
     @property
     def output(self) -> list[int]:

@@ -109,17 +109,7 @@ class Endpointer:
     """
 
     def __init__(self, config: LiveConfig) -> None:
-        self._threshold = config.threshold
-        self._exit_threshold = max(config.threshold - _EXIT_STEP, 0.01)
-        self._min_speech = to_samples(config.min_speech_s)
-        self._pre_roll = to_samples(config.pre_roll_s)
-        self._pause = to_samples(config.pause_s)
-        self._max_utterance = to_samples(config.max_utterance_s)
-        self._endpoint_s = {
-            Hint.NONE: config.endpoint_s,
-            Hint.SENTENCE_END: config.endpoint_min_s,
-            Hint.MID_PHRASE: config.endpoint_max_s,
-        }
+        self.configure(config)
         self._hint = Hint.NONE
         self._state = _State.QUIET
         self._floor_at = 0  # no utterance starts before: what precedes is dealt with
@@ -131,6 +121,20 @@ class Endpointer:
         self._recent: deque[tuple[int, float]] = deque(
             maxlen=max(1, to_samples(config.split_search_s) // VAD_FRAME_SAMPLES)
         )
+
+    def configure(self, config: LiveConfig) -> None:
+        """Take other thresholds and durations from the next frame on."""
+        self._threshold = config.threshold
+        self._exit_threshold = max(config.threshold - _EXIT_STEP, 0.01)
+        self._min_speech = to_samples(config.min_speech_s)
+        self._pre_roll = to_samples(config.pre_roll_s)
+        self._pause = to_samples(config.pause_s)
+        self._max_utterance = to_samples(config.max_utterance_s)
+        self._endpoint_s = {
+            Hint.NONE: config.endpoint_s,
+            Hint.SENTENCE_END: config.endpoint_min_s,
+            Hint.MID_PHRASE: config.endpoint_max_s,
+        }
 
     @property
     def quiet_until(self) -> int:

@@ -83,6 +83,10 @@ class Planner:
         """First sample of the oldest utterance without a final; infinite if there is none."""
         return self._open[0].start_at if self._open else math.inf
 
+    def configure(self, config: LiveConfig) -> None:
+        """Take other intervals and deadlines from now on."""
+        self._config = config
+
     def add(self, utterance: Utterance) -> None:
         """Take care of a new utterance."""
         self._open.append(utterance)

@@ -265,6 +265,11 @@ class LiveSession:
         check_range("factor", factor, 1, math.inf)
         self._planner.load = factor
 
+    def configure(self, config: LiveConfig) -> None:
+        """Find utterances otherwise from the next frame on; all else stays as it was made."""
+        self._endpointer.configure(config)
+        self._planner.configure(config)
+
     def commit(self, now_s: float) -> list[Output]:
         """End the open utterance here; `CommitDone` tells when that is done.
 

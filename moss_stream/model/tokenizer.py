@@ -38,8 +38,15 @@ class Tokenizer:
             if token.special
         )
         """Text forms of the tokens that steer the model."""
+        self.markup_ids = self._find_markup_ids()
+        """Tokens that times and speaker tags are made of."""
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         self._template = environment.from_string(_chat_template(directory))
+
+    def _find_markup_ids(self) -> frozenset[int]:
+        times = self.encode("[0123456789.]")
+        tags = [token_id for number in range(100) for token_id in self.encode(f"[S{number:02d}]")]
+        return frozenset((*times, *tags))
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; special tokens written out in it are recognised."""

@@ -101,6 +101,7 @@ def build_request(
         temperature=options.temperature,
         seed=options.seed,
         stop_loops=options.guards,
+        markup_ids=model.tokenizer.markup_ids,
     )
 
 

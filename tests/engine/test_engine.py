@@ -130,10 +130,12 @@ def test_cancel_while_the_model_runs_frees_everything(tiny: Model) -> None:
 def test_newer_refresh_replaces_a_waiting_one(tiny: Model) -> None:
     fields: dict[str, Any] = {"priority": Priority.PARTIAL, "stream_id": "a"}
     with running(tiny, max_rows=1) as engine:
-        running_one = engine.submit(make_request(tiny, speech(30), max_new_tokens=200))
+        release = blocked(engine)
+        running_one = engine.submit(make_request(tiny, speech(30), max_new_tokens=4))
         old = engine.submit(make_request(tiny, speech(2), **fields))
         other = engine.submit(make_request(tiny, speech(2), **fields | {"stream_id": "b"}))
         new = engine.submit(make_request(tiny, speech(3), **fields))
+        release.set()
         with pytest.raises(Cancelled, match="replaced by a newer refresh"):
             old.result(60)
         assert all(isinstance(h.result(60), Result) for h in (running_one, other, new))
@@ -142,8 +144,8 @@ def test_newer_refresh_replaces_a_waiting_one(tiny: Model) -> None:
 def test_finals_overtake_partials_and_files(tiny: Model) -> None:
     order: list[str] = []
     with running(tiny, max_rows=1) as engine:
-        first = engine.submit(make_request(tiny, speech(10), max_new_tokens=100))
-        next(first.tokens())
+        release = blocked(engine)
+        first = engine.submit(make_request(tiny, speech(10), max_new_tokens=2))
         handles = {
             name: engine.submit(make_request(tiny, speech(1), max_new_tokens=4, **fields))
             for name, fields in {
@@ -159,6 +161,8 @@ def test_finals_overtake_partials_and_files(tiny: Model) -> None:
         ]
         for thread in threads:
             thread.start()
+        release.set()
+        assert first.result(60)
         for thread in threads:
             thread.join()
     assert order == ["final", "early partial", "late partial", "file"]

@@ -463,3 +463,20 @@ def test_complete_refuses_a_row_of_another_plan() -> None:
     simulation.scheduler.plan(0.0)
     with pytest.raises(StateError):
         simulation.scheduler.complete(Row(sequence, 0, (3,), 0, 1), [3])
+
+
+def test_loop_under_new_times_is_cut() -> None:
+    # The same three words again and again, each time under another time tag.
+    script = [4, 5, 6, *(token for again in range(20) for token in (100 + again, 7, 8, 9))]
+    request = make_request(max_new_tokens=90, markup_ids=frozenset(range(100, 200)))
+    simulation = Simulation()
+    sequence = simulation.submit(request)
+    while sequence.state is not State.FINISHED:
+        for asked, window in simulation.scheduler.windows_wanted(9):
+            asked.window_ready[window] = True
+        for row in simulation.scheduler.plan(0.0):
+            chosen = script[len(sequence.output) : len(sequence.output) + row.num_logits]
+            simulation.scheduler.complete(row, chosen)
+        simulation.scheduler.end_step()
+    assert sequence.stop_reason is StopReason.LOOP
+    assert sequence.output == [4, 5, 6, 100, 7, 8, 9, 101]

@@ -1,0 +1,1 @@
+"""The service: live streams over WebSockets and recordings over HTTP, on one port."""

@@ -1,0 +1,1 @@
+"""Wire protocols as pure translators: messages in, commands out; events in, messages out."""

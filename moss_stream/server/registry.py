@@ -1,0 +1,176 @@
+"""All sessions of a server: who is let in, who may come back, and how everybody leaves.
+
+attached  a socket carries the session
+waiting   its socket is gone; it ends after the grace time unless its client comes back
+over      everything told and sent, or given up: it is forgotten
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from moss_stream.errors import EngineStopped, TooManyStreams
+from moss_stream.server.config import ServerConfig
+from moss_stream.server.hub import Hub
+from moss_stream.server.protocols.commands import Identity
+from moss_stream.server.protocols.settings import Settings
+from moss_stream.server.session import Close, Session
+
+logger = logging.getLogger(__name__)
+
+RESTARTING = Close(1012, "restarting: begin a new session")
+TAKEN_OVER = Close(4409, "taken over by a newer connection")
+RETRY_AFTER_S = 5.0
+
+
+class Carrier(Protocol):
+    """A socket that carries a session."""
+
+    async def leave(self, close: Close) -> None:
+        """Stop carrying it; returns when nothing of it is read or sent any more."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A session and where it is."""
+
+    session: Session
+    carrier: Carrier | None = None
+    expiry: asyncio.TimerHandle | None = None
+    """Ends it while it waits."""
+    moved: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while it goes from one socket to another."""
+
+
+class Registry:
+    """The sessions of one server.
+
+    Args:
+        hub: What they share.
+        config: Limits.
+        model: Name of the loaded model.
+    """
+
+    def __init__(self, hub: Hub, config: ServerConfig, model: str) -> None:
+        self._hub = hub
+        self._config = config
+        self._model = model
+        self._entries: dict[str, Entry] = {}
+        self._changed = asyncio.Event()
+        self.is_draining = False
+        """Whether nobody is let in any more."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def open(self, settings: Settings) -> Entry:
+        """Let a new client in.
+
+        Raises:
+            TooManyStreams: As many sessions as are allowed are open or waiting.
+            EngineStopped: The server is about to stop.
+        """
+        try:
+            if self.is_draining:
+                raise EngineStopped("the server is restarting")
+            if len(self._entries) >= self._config.max_sessions:
+                raise TooManyStreams(
+                    f"{len(self._entries)} sessions are open, no more are allowed",
+                    field="max_sessions",
+                    retry_after_s=RETRY_AFTER_S,
+                )
+        except (EngineStopped, TooManyStreams) as error:
+            self._hub.metrics.session_refused(error.code)
+            raise
+        entry = Entry(Session(self._hub, self._config, self._identity(), settings))
+        self._entries[entry.session.identity.resume_token] = entry
+        self._hub.metrics.session_opened()
+        logger.info("session opened stream=%s", entry.session.identity.session_id)
+        return entry
+
+    def find(self, token: str) -> Entry | None:
+        """The session a client wants back; None if there is none."""
+        return self._entries.get(token)
+
+    async def attach(self, entry: Entry, carrier: Carrier) -> bool:
+        """Give a session to a socket, away from any other; False if it is over meanwhile."""
+        async with entry.moved:
+            if entry.carrier is not None:
+                await entry.carrier.leave(TAKEN_OVER)
+            if entry.session.identity.resume_token not in self._entries:
+                return False
+            if entry.expiry is not None:
+                entry.expiry.cancel()
+                entry.expiry = None
+            entry.carrier = carrier
+            return True
+
+    def detach(self, entry: Entry, carrier: Carrier, *, may_return: bool) -> None:
+        """A socket is done with its session.
+
+        Args:
+            entry: The session.
+            carrier: The socket; nothing happens if another one has taken over.
+            may_return: Whether to keep the session for its client for a while.
+        """
+        if entry.carrier is not carrier:
+            return
+        entry.carrier = None
+        wait_s = self._config.grace_s
+        if may_return and wait_s > 0 and not (self.is_draining or entry.session.log.is_drained):
+            loop = asyncio.get_running_loop()
+            entry.expiry = loop.call_later(wait_s, self.remove, entry)
+        else:
+            self.remove(entry)
+
+    def remove(self, entry: Entry) -> None:
+        """End a session for good."""
+        if self._entries.pop(entry.session.identity.resume_token, None) is None:
+            return
+        if entry.expiry is not None:
+            entry.expiry.cancel()
+        entry.session.end()
+        self._hub.metrics.session_closed()
+        self._changed.set()
+        logger.info("session closed stream=%s", entry.session.identity.session_id)
+
+    async def drain(self) -> None:
+        """Let nobody in, give everybody the rest of their text, and close."""
+        self.is_draining = True
+        for entry in list(self._entries.values()):
+            if entry.carrier is None:
+                self.remove(entry)
+            else:
+                entry.session.finish(RESTARTING)
+        try:
+            async with asyncio.timeout(self._config.drain_s):
+                while self._entries:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            logger.warning("drain timed out sessions=%d", len(self._entries))
+        for entry in list(self._entries.values()):
+            if entry.carrier is not None:
+                await entry.carrier.leave(RESTARTING)
+            self.remove(entry)
+
+    def _identity(self) -> Identity:
+        config = self._config
+        return Identity(
+            session_id=f"sess_{secrets.token_hex(8)}",
+            resume_token=secrets.token_urlsafe(24),
+            grace_s=config.grace_s,
+            model=self._model,
+            expires_at=int(time.time() + config.max_session_s),
+            limits={
+                "max_message_bytes": config.max_message_bytes,
+                "idle_timeout_s": config.idle_timeout_s,
+                "max_session_s": config.max_session_s,
+            },
+        )

@@ -1,0 +1,88 @@
+"""Runs the application on uvicorn until it is told to stop, and then lets everybody finish."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from types import FrameType
+
+import uvicorn
+
+from moss_stream.server.app import Backend, create_app
+from moss_stream.server.auth import check_bind
+from moss_stream.server.config import ServerConfig
+
+logger = logging.getLogger(__name__)
+
+_LEAVE_S = 5
+"""How long HTTP requests under way may take once the sessions are closed, seconds."""
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that closes its sessions with their last text before it closes its sockets.
+
+    The first signal drains, a second one stops at once.
+    """
+
+    def __init__(self, config: ServerConfig, backend: Backend) -> None:
+        self.app = create_app(config, backend)
+        self._drain: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        super().__init__(
+            uvicorn.Config(
+                self.app,
+                host=config.host,
+                port=config.port,
+                loop="auto",  # uvloop where it is installed
+                ws="websockets-sansio",
+                ws_max_size=config.max_message_bytes,
+                ws_ping_interval=config.ping_interval_s,
+                ws_ping_timeout=config.ping_interval_s,
+                ws_per_message_deflate=False,  # audio does not shrink, and bombs cannot grow
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_LEAVE_S,
+                ssl_certfile=config.tls_cert,
+                ssl_keyfile=config.tls_key,
+            )
+        )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See uvicorn."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """See uvicorn; called in the main thread between any two steps."""
+        if self._drain is not None or self._loop is None:
+            super().handle_exit(sig, frame)
+            return
+        logger.info("draining signal=%s", signal.Signals(sig).name)
+        self._loop.call_soon_threadsafe(self.drain)
+
+    def drain(self) -> None:
+        """Let nobody in, give everybody the rest of their text, then stop."""
+        if self._drain is None:
+            self._drain = asyncio.create_task(self._drain_and_stop())
+
+    async def _drain_and_stop(self) -> None:
+        try:
+            await self.app.state.registry.drain()
+        finally:
+            self.should_exit = True
+
+
+def run(config: ServerConfig, backend: Backend) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: The address is open to a network and there is no key.
+    """
+    check_bind(config.host, config.api_keys, config.allow_open)
+    # uvicorn logs the query of every socket, which may hold a key.
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    DrainingServer(config, backend).run()
