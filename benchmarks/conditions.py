@@ -18,23 +18,31 @@ from rich.console import Console
 from rich.table import Table
 
 RATE_HZ = 16_000
-RECORDINGS = Path(__file__).parents[1] / "tests" / "data"
-TALK = ("mix_duo_002", "mix_long_001", "mix_trio_001")
+HERE = Path(__file__).parent
+TALK = {
+    "several voices": [
+        HERE.parent / "tests" / "data" / f"{name}.flac"
+        for name in ("mix_duo_002", "mix_long_001", "mix_trio_001")
+    ],
+    "one voice": [HERE / "data" / f"{name}.flac" for name in ("mix_mono_001", "mix_mono_000")],
+}
 """Recordings in which somebody speaks most of the time."""
 
 
-def talk() -> npt.NDArray[np.float32]:
-    """All recordings of `TALK` in one: [n] float32 at 16 kHz."""
+def talk(voices: str = "several voices") -> npt.NDArray[np.float32]:
+    """All recordings of one kind of `TALK` in a row: [n] float32 at 16 kHz."""
     pieces = []
-    for name in TALK:
-        with av.open(str(RECORDINGS / f"{name}.flac")) as container:
+    for path in TALK[voices]:
+        with av.open(str(path)) as container:
             pieces += [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
     return np.concatenate(pieces).astype(np.float32) / 32768
 
 
-def excerpts(count: int, duration_s: float) -> list[npt.NDArray[np.float32]]:
+def excerpts(
+    count: int, duration_s: float, voices: str = "several voices"
+) -> list[npt.NDArray[np.float32]]:
     """`count` stretches of talk, each starting elsewhere, so that no cache helps."""
-    source = talk()
+    source = talk(voices)
     length = int(duration_s * RATE_HZ)
     looped = np.resize(source, len(source) + length)
     # A prime step in samples keeps the starts of all excerpts and of their windows apart.

@@ -20,7 +20,7 @@ from moss_stream.config import EngineConfig
 from moss_stream.engine.engine import Engine
 from moss_stream.engine.request import Priority, Request
 from moss_stream.model.checkpoint import Model, load_model
-from moss_stream.recordings.request import cut_windows, output_budget
+from moss_stream.recordings.request import OUTPUT_TOKENS_PER_S, cut_windows
 
 
 @dataclass
@@ -42,8 +42,9 @@ def refresh(
     request = Request(
         prompt=model.prompts.build([len(window.samples) for window in windows]),
         windows=tuple(windows),
-        max_new_tokens=output_budget(len(samples) / RATE_HZ),
+        max_new_tokens=64 + int(OUTPUT_TOKENS_PER_S * len(samples) / RATE_HZ),
         stop_ids=model.spec.stop_ids,
+        markup_ids=model.tokenizer.markup_ids,
         draft=draft,
         priority=Priority.PARTIAL,
     )
@@ -59,14 +60,14 @@ def refresh(
 
 
 def grow(
-    model: Model, seconds: float, interval_s: float, utterances: int, threads: int
+    model: Model, voices: str, seconds: float, interval_s: float, utterances: int, threads: int
 ) -> list[dict[str, Any]]:
     names = ("draft", "re-decode")
     totals = {name: Totals() for name in names}
     equal = steps = 0
     config = EngineConfig(kv_bytes=1 << 30)
     engines = {name: Engine(model, config, threads=threads) for name in names}
-    for audio in excerpts(utterances, seconds):
+    for audio in excerpts(utterances, seconds, voices):
         previous: tuple[int, ...] = ()
         for step in range(1, int(seconds / interval_s) + 1):
             heard = audio[: int(step * interval_s * RATE_HZ)]
@@ -80,6 +81,7 @@ def grow(
     plain_totals = totals["re-decode"]
     return [
         {
+            "audio": voices,
             "interval s": interval_s,
             "way": name,
             "refreshes": total.refreshes,
@@ -98,6 +100,7 @@ def grow(
 def main(
     model: str = "mini",
     seconds: Annotated[float, typer.Option(help="Length the utterance grows to.")] = 30.0,
+    voices: Annotated[str, typer.Option(help="Kinds of audio.")] = "one voice,several voices",
     intervals: str = "1,0.5",
     utterances: int = 2,
     dtype: str = "bfloat16",
@@ -107,8 +110,9 @@ def main(
     """Time refreshes of a growing utterance."""
     loaded = load_model(model, device="cpu", dtype=dtype)
     rows = []
-    for interval in intervals.split(","):
-        rows += grow(loaded, seconds, float(interval), utterances, threads)
+    for kind in voices.split(","):
+        for interval in intervals.split(","):
+            rows += grow(loaded, kind, seconds, float(interval), utterances, threads)
     where = conditions(model=model, dtype=dtype, seconds=seconds, utterances=utterances)
     report("Growing utterance", where, rows, json)
 

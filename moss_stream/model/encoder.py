@@ -142,6 +142,13 @@ def bidirectional_attention(
     for mixed, query, key, value in zip(
         *(x.flatten(0, 1) for x in (output, queries, keys, values)), strict=True
     ):
-        scores = Linear((key * scale).contiguous())(query.contiguous())
-        mixed.copy_(Linear(value.T.contiguous())(torch.softmax(scores, dim=-1)))
+        weights = torch.softmax(_product(query, (key * scale).T), dim=-1)
+        mixed.copy_(_product(weights, value))
     return output
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Multiply [T, D] by [D, F] with oneDNN in either dtype; torch uses it for bfloat16 alone."""
+    if left.dtype == torch.bfloat16:
+        return left @ right
+    return Linear(right.T.contiguous())(left.contiguous())
