@@ -39,11 +39,6 @@ class EventLog:
         """Whether nothing more is added."""
         return self._is_complete
 
-    @property
-    def is_drained(self) -> bool:
-        """Whether nothing more is added and all was sent."""
-        return self._is_complete and self._sent == self.last
-
     def append(self, message: dict[str, Any]) -> None:
         """Add the next event.
 
@@ -94,7 +89,7 @@ class EventLog:
 
     def sent(self) -> None:
         """The event that `next` gave is on its way."""
-        self._sent += 1
+        self._sent = min(self._sent + 1, self.last)  # the log may have been dropped meanwhile
         self._changed.set()
 
     async def room(self) -> None:

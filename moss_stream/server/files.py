@@ -8,31 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final
 
 import anyio
-import anyio.from_thread
-import anyio.to_thread
-import numpy as np
-import numpy.typing as npt
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from moss_stream.audio.media import Media, load_media
-from moss_stream.audio.resample import MODEL_RATE_HZ
 from moss_stream.errors import InvalidMessage, MossStreamError, QueueFull
+from moss_stream.server.file_job import FileJob, FileTranscriber
 from moss_stream.server.metrics import Metrics
 from moss_stream.server.models import check_model
 from moss_stream.server.problems import error_body, status_of
 from moss_stream.server.protocols.openai_files import (
-    described_warnings,
     done_event,
     segment_events,
     server_sent,
@@ -40,53 +31,16 @@ from moss_stream.server.protocols.openai_files import (
     write_transcript,
 )
 from moss_stream.server.uploads import FileLimits, Upload, discard_body, read_upload
-from moss_stream.types import Segment, Transcript
+from moss_stream.types import Segment
 
-MAX_UNSENT: Final = 16
-"""Segments waiting for a slow client before decoding waits too."""
+__all__ = ["FileTranscriber", "routes"]
+
 FIRST_SEGMENT_S: Final = 5.0
 """How long a stream waits for its first segment before it starts: until then a failure has an HTTP
 status of its own."""
 HEARTBEAT_S: Final = 15.0
 """Longest silence of a stream, seconds: proxies close what says nothing for a minute."""
 BUSY_RETRY_S: Final = 5.0
-
-T = TypeVar("T")
-
-
-class FileTranscriber(Protocol):
-    """What is needed of `Transcriber`."""
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """Has `max_audio_s`, the longest recording, seconds."""
-        ...
-
-    def transcribe(
-        self,
-        source: npt.NDArray[np.float32],
-        sample_rate: int | None = None,
-        *,
-        prompt: str | None,
-        hotwords: Sequence[str],
-        temperature: float,
-        max_new_tokens: int | None,
-    ) -> Transcript:
-        """Transcribe samples and wait."""
-        ...
-
-    def stream(
-        self,
-        source: npt.NDArray[np.float32],
-        sample_rate: int | None = None,
-        *,
-        prompt: str | None,
-        hotwords: Sequence[str],
-        temperature: float,
-        max_new_tokens: int | None,
-    ) -> Iterator[Segment]:
-        """Transcribe samples and yield segments as they close; leaving early cancels."""
-        ...
 
 
 def routes(
@@ -135,8 +89,11 @@ class _Files:
                 upload = await read_upload(request, self._limits.max_bytes)
                 place.callback(upload.file.close)
                 check_model(upload.model, self._model)
-                answer = self._answer_events if upload.stream else self._answer_whole
-                response = await answer(upload, place.pop_all())
+                job = self._start(upload, place.pop_all())
+            if upload.stream:
+                response = await _answer_events(upload, job)
+            else:
+                response = await _answer_whole(request, upload, job)
         except MossStreamError as error:
             self._metrics.observe_file(status_of(error), time.monotonic() - started_s)
             raise
@@ -170,64 +127,45 @@ class _Files:
             self._num_open -= 1
             self._metrics.file_closed()
 
-    async def _answer_whole(self, upload: Upload, place: ExitStack) -> Response:
-        transcript = await self._in_thread(place, self._transcribe, upload)
-        body, media_type = write_transcript(
-            transcript,
-            upload.response_format,
-            language=upload.language,
-            temperature=upload.temperature,
-        )
-        return Response(body, headers=transcript_headers(transcript), media_type=media_type)
-
-    async def _answer_events(self, upload: Upload, place: ExitStack) -> Response:
-        send, receive = anyio.create_memory_object_stream[Segment](MAX_UNSENT)
-        work = self._in_thread(place, self._stream, upload, send)
-        events = _Events(upload.response_format == "diarized_json", receive, work)
-        try:
-            await events.begin()
-        except BaseException:
-            receive.close()
-            raise
-        return events.response()
-
-    def _in_thread(self, place: ExitStack, work: Callable[..., T], *args: Any) -> asyncio.Task[T]:
+    def _start(self, upload: Upload, place: ExitStack) -> FileJob:
         """Start work that keeps its place until it has ended, whoever waits for it."""
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(self._limits.max_requests)
-        task = asyncio.create_task(anyio.to_thread.run_sync(work, *args, limiter=self._threads))
-        task.add_done_callback(partial(_leave, place))
-        return task
-
-    def _transcribe(self, upload: Upload) -> Transcript:
-        media = self._decode(upload)
-        transcript = self._transcriber.transcribe(media.samples, MODEL_RATE_HZ, **upload.options)
-        self._metrics.observe_result(transcript.usage, transcript.timing)
-        warnings = (*media.warnings, *upload.warnings, *transcript.warnings)
-        return replace(transcript, warnings=warnings)
-
-    def _stream(self, upload: Upload, send: MemoryObjectSendStream[Segment]) -> dict[str, Any]:
-        """Send segments as they close; return what the end of the stream says of the whole."""
-        try:
-            media = self._decode(upload)
-            for segment in self._transcriber.stream(media.samples, MODEL_RATE_HZ, **upload.options):
-                anyio.from_thread.run(send.send, segment)
-            return {"warnings": described_warnings((*media.warnings, *upload.warnings))}
-        except anyio.BrokenResourceError:  # the client left; leaving the stream cancels the rest
-            return {}
-        finally:
-            anyio.from_thread.run_sync(send.close)
-
-    def _decode(self, upload: Upload) -> Media:
-        media = load_media(upload.file.read(), max_duration_s=self._max_audio_s)
-        self._metrics.observe_audio(media.duration_s, "file")
-        return media
+        job = FileJob(upload, self._transcriber, self._max_audio_s, self._metrics)
+        job.start(self._threads, place.close)
+        return job
 
 
-def _leave(place: ExitStack, task: asyncio.Task[Any]) -> None:
-    place.close()
-    if not task.cancelled():
-        task.exception()  # seen here, as nobody may be left who waits for it
+async def _answer_whole(request: Request, upload: Upload, job: FileJob) -> Response:
+    watch = asyncio.create_task(_cancel_when_gone(request, job))
+    try:
+        transcript = await job.transcript()
+    finally:
+        watch.cancel()
+        job.cancel()
+    body, media_type = write_transcript(
+        transcript,
+        upload.response_format,
+        language=upload.language,
+        temperature=upload.temperature,
+    )
+    return Response(body, headers=transcript_headers(transcript), media_type=media_type)
+
+
+async def _cancel_when_gone(request: Request, job: FileJob) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    job.cancel()
+
+
+async def _answer_events(upload: Upload, job: FileJob) -> Response:
+    events = _Events(upload.response_format == "diarized_json", job)
+    try:
+        await events.begin()
+    except BaseException:
+        job.cancel()
+        raise
+    return _EventStream(events.written(), job)
 
 
 class _Events:
@@ -235,21 +173,14 @@ class _Events:
 
     Args:
         diarized: Whether to send segments with their speakers besides the words.
-        segments: Where segments come from; closed when the client leaves, which ends the work.
-        work: Returns fields of the last event.
+        job: Where segments come from.
     """
 
-    def __init__(
-        self,
-        diarized: bool,
-        segments: MemoryObjectReceiveStream[Segment],
-        work: asyncio.Task[dict[str, Any]],
-    ) -> None:
+    def __init__(self, diarized: bool, job: FileJob) -> None:
         self._diarized = diarized
-        self._segments = segments
-        self._work = work
+        self._job = job
         self._first: Segment | None = None
-        self._texts: list[str] = []
+        self._num_segments = 0
 
     async def begin(self) -> None:
         """Wait a while for the first segment.
@@ -259,54 +190,48 @@ class _Events:
         """
         with anyio.move_on_after(FIRST_SEGMENT_S):
             try:
-                self._first = await self._segments.receive()
+                self._first = await self._job.segments.receive()
             except anyio.EndOfStream:
-                await self._work
+                await self._job.transcript()
 
-    def response(self) -> Response:
-        """The answer that sends the events."""
-        return _EventStream(self._written(), self._segments)
-
-    async def _written(self) -> AsyncGenerator[bytes, None]:
+    async def written(self) -> AsyncGenerator[bytes, None]:
+        """The events as bytes, with a comment now and then while there are none."""
         try:
             if self._first is not None:
                 yield self._write(self._first)
             while True:
                 segment: Segment | None = None
                 with anyio.move_on_after(HEARTBEAT_S):
-                    segment = await self._segments.receive()
+                    segment = await self._job.segments.receive()
                 yield b": still here\n\n" if segment is None else self._write(segment)
         except anyio.EndOfStream:
             yield await self._last()
 
     def _write(self, segment: Segment) -> bytes:
-        events = segment_events(segment, len(self._texts), diarized=self._diarized)
-        self._texts.append(segment.text)
+        events = segment_events(segment, self._num_segments, diarized=self._diarized)
+        self._num_segments += 1
         return b"".join(server_sent(event) for event in events)
 
     async def _last(self) -> bytes:
         try:
-            extra = await self._work
+            return server_sent(done_event(await self._job.transcript()))
         except MossStreamError as error:
             return server_sent(error_body(error))
-        return server_sent(done_event(" ".join(self._texts), extra))
 
 
 class _EventStream(StreamingResponse):
-    """Closes the segments' way out when the client leaves, wherever sending stood."""
+    """Ends the work when the client leaves, wherever sending stood."""
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self, content: AsyncGenerator[bytes, None], segments: MemoryObjectReceiveStream[Segment]
-    ) -> None:
+    def __init__(self, content: AsyncGenerator[bytes, None], job: FileJob) -> None:
         # Proxies that buffer would hold the events back.
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(content, headers=headers)
-        self._segments = segments
+        self._job = job
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._segments.close()
+            self._job.cancel()

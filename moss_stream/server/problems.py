@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, Response
 
 from moss_stream.errors import (
     AudioTooLong,
+    Cancelled,
     CapacityError,
     ClientError,
     ConfigError,
@@ -68,9 +69,11 @@ STATUS: Final[dict[type[MossStreamError], int]] = {
     QueueFull: 429,
     CapacityError: 503,
     EngineStopped: 503,
+    Cancelled: 499,
     MossStreamError: 500,
 }
-"""HTTP status by class; a class that is not listed has that of its nearest base."""
+"""HTTP status by class; a class that is not listed has that of its nearest base.
+499 reaches nobody: it is what the metrics count when a client left before its answer."""
 
 
 def status_of(error: MossStreamError) -> int:

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 SUBPROTOCOL = "realtime"
 UNKNOWN = Close(4404, "no such session to resume")
-IDLE = Close(4408, "nothing came for too long")
+IDLE = Close(4408, "nothing came for too long", may_return=False)
 GONE = Close(1006)
 """The client is not there any more: there is nothing to close."""
 _CLOSE_TIMEOUT_S = 2.0
@@ -82,7 +82,8 @@ class Connection:
             except TimeoutError:
                 return IDLE
             if message["type"] == "websocket.disconnect":
-                return Close(message.get("code") or GONE.code)
+                code = message.get("code") or GONE.code
+                return Close(code, may_return=code != 1000)
             data = message.get("bytes")
             await self._session.take(message["text"] if data is None else data)
 
@@ -104,6 +105,10 @@ class Connection:
                 f"one event was not read for {self._config.send_timeout_s:g} s",
                 field="send_timeout_s",
             ) from None
+        except RuntimeError:
+            # What uvicorn raises on a socket that it is closing itself, as after a message that
+            # is too big.
+            raise WebSocketDisconnect(GONE.code) from None
 
 
 def _end(done: set[asyncio.Future[Close]]) -> Close:
@@ -113,7 +118,8 @@ def _end(done: set[asyncio.Future[Close]]) -> Close:
     except WebSocketDisconnect:
         return GONE
     except MossStreamError as error:
-        return Close(error.close_code or BROKEN.code, error.message)
+        code = error.close_code or BROKEN.code
+        return Close(code, error.message, may_return=error.retryable)
     except Exception:
         logger.exception("socket failed")
         return BROKEN
@@ -194,7 +200,7 @@ class Realtime:
         try:
             close = await carrier.carry(first)
         finally:
-            self._registry.detach(entry, carrier, may_return=_may_return(close))
+            self._registry.detach(entry, carrier, may_return=close.may_return)
         await _close(websocket, close)
 
     def _settings(self, websocket: WebSocket, granted: object) -> Settings:
@@ -211,12 +217,6 @@ class Realtime:
             asked["audio"] = {"input": {"transcription": transcription}}
         settings, _ = settings.updated(asked, has_audio=False)
         return settings
-
-
-def _may_return(close: Close) -> bool:
-    """Whether a client whose socket ended like this may come back for its session."""
-    is_final = close.code in (1000, IDLE.code, BROKEN.code, 1007, 1012)
-    return not is_final
 
 
 async def _accept(websocket: WebSocket) -> None:

@@ -2,7 +2,8 @@
 
 attached  a socket carries the session
 waiting   its socket is gone; it ends after the grace time unless its client comes back
-over      everything told and sent, or given up: it is forgotten
+over      all is told and nothing works for it any more; only its events are kept, for as long, as
+          the last of them may have been lost with the socket
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from moss_stream.server.session import Close, Session
 
 logger = logging.getLogger(__name__)
 
-RESTARTING = Close(1012, "restarting: begin a new session")
+RESTARTING = Close(1012, "restarting: begin a new session", may_return=False)
 TAKEN_OVER = Close(4409, "taken over by a newer connection")
 RETRY_AFTER_S = 5.0
 
@@ -47,6 +48,11 @@ class Entry:
     moved: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while it goes from one socket to another."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing but its events is left of it."""
+        return self.carrier is None and self.session.log.is_complete
+
 
 class Registry:
     """The sessions of one server.
@@ -67,7 +73,8 @@ class Registry:
         """Whether nobody is let in any more."""
 
     def __len__(self) -> int:
-        return len(self._entries)
+        """Sessions attached or waiting."""
+        return sum(not entry.is_over for entry in self._entries.values())
 
     def open(self, settings: Settings) -> Entry:
         """Let a new client in.
@@ -79,9 +86,9 @@ class Registry:
         try:
             if self.is_draining:
                 raise EngineStopped("the server is restarting")
-            if len(self._entries) >= self._config.max_sessions:
+            if len(self) >= self._config.max_sessions:
                 raise TooManyStreams(
-                    f"{len(self._entries)} sessions are open, no more are allowed",
+                    f"{len(self)} sessions are open, no more are allowed",
                     field="max_sessions",
                     retry_after_s=RETRY_AFTER_S,
                 )
@@ -90,7 +97,6 @@ class Registry:
             raise
         entry = Entry(Session(self._hub, self._config, self._identity(), settings))
         self._entries[entry.session.identity.resume_token] = entry
-        self._hub.metrics.session_opened()
         logger.info("session opened stream=%s", entry.session.identity.session_id)
         return entry
 
@@ -123,9 +129,12 @@ class Registry:
             return
         entry.carrier = None
         wait_s = self._config.grace_s
-        if may_return and wait_s > 0 and not (self.is_draining or entry.session.log.is_drained):
+        if may_return and wait_s > 0 and not self.is_draining:
             loop = asyncio.get_running_loop()
             entry.expiry = loop.call_later(wait_s, self.remove, entry)
+            over = [entry for entry in self._entries.values() if entry.is_over]
+            for oldest in over[: -self._config.max_sessions]:
+                self.remove(oldest)
         else:
             self.remove(entry)
 
@@ -136,7 +145,6 @@ class Registry:
         if entry.expiry is not None:
             entry.expiry.cancel()
         entry.session.end()
-        self._hub.metrics.session_closed()
         self._changed.set()
         logger.info("session closed stream=%s", entry.session.identity.session_id)
 

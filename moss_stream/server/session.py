@@ -39,11 +39,13 @@ class Close:
 
     code: int
     reason: str = ""
+    may_return: bool = True
+    """Whether the client may come back on another socket, if only for events that were lost."""
 
 
 NORMAL = Close(1000)
 EXPIRED = Close(1001, "the session has reached its longest duration")
-BROKEN = Close(1011, "internal error")
+BROKEN = Close(1011, "internal error", may_return=False)
 
 
 class Session:
@@ -71,12 +73,14 @@ class Session:
         self._speech_end_at: dict[int, int] = {}
         self._num_bad = 0
         self._is_finishing = False
+        self._has_ended = False
         self._ends_s = time.monotonic() + config.max_session_s
         self._stream = LiveStream(hub, _options(settings), identity.session_id, self)
         self._protocol = OpenAIRealtime(
             identity, settings, self._progress, lambda at: self._input.to_input(at)
         )
         self._send([self._protocol.created()])
+        self._metrics.session_opened()
 
     # From the socket.
 
@@ -89,6 +93,7 @@ class Session:
         await self.log.room()
         try:
             command = Append(message) if isinstance(message, bytes) else self._read(message)
+            self._num_bad = 0
             if command is not None:
                 await self._obey(command)
         except ClientError as error:
@@ -117,9 +122,13 @@ class Session:
             self._stream.finish()
 
     def end(self) -> None:
-        """Let go of everything; what is not told yet is lost."""
+        """Let go of everything but the events; what is not told yet is lost."""
+        if self._has_ended:
+            return
+        self._has_ended = True
         self._stream.close()
         self.log.complete()
+        self._metrics.session_closed()
 
     # From the stream.
 
@@ -128,7 +137,7 @@ class Session:
         self._observe(event)
         self._send(self._protocol.tell(event))
         if isinstance(event, Finished):
-            self.log.complete()
+            self.end()
 
     def broke(self, error: BaseException) -> None:
         """See `stream.Listener`."""
@@ -151,7 +160,6 @@ class Session:
         except InvalidMessage:
             self._num_bad += 1
             raise
-        self._num_bad = 0
         if isinstance(answer, dict):
             self._send([answer])
             return None

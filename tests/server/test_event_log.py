@@ -27,7 +27,6 @@ def test_events_come_in_order_and_end_when_the_log_is_complete() -> None:
         log.complete()
         assert await sent(log, 2) == ['{"n":1}', '{"n":2}']
         assert await log.next() is None
-        assert log.is_drained
 
     asyncio.run(play())
 
@@ -61,6 +60,18 @@ def test_a_log_without_room_ends_instead_of_leaving_a_hole() -> None:
         log = filled(4)
         with pytest.raises(TooSlow):
             log.append({"n": 5})
+        assert await log.next() is None
+
+    asyncio.run(play())
+
+
+def test_dropped_log_ends_for_a_reader_that_is_sending() -> None:
+    async def play() -> None:
+        log = filled(4)
+        await log.next()
+        with pytest.raises(TooSlow):
+            log.append({"n": 5})
+        log.sent()
         assert await log.next() is None
 
     asyncio.run(play())

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import asyncio
+import io
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import numpy as np
 import openai
@@ -16,11 +20,12 @@ from support.http import serving
 from support.media import wav_bytes
 
 from moss_stream import Transcriber
-from moss_stream.errors import AudioTooLong, EngineStopped, RequestFailed
+from moss_stream.errors import AudioTooLong, Cancelled, EngineStopped, RequestFailed
 from moss_stream.server import files
+from moss_stream.server.file_job import FileJob
 from moss_stream.server.metrics import Metrics
 from moss_stream.server.problems import EXCEPTION_HANDLERS
-from moss_stream.server.uploads import FORM_BYTES, FileLimits
+from moss_stream.server.uploads import FORM_BYTES, FileLimits, Upload
 from moss_stream.types import Segment, Transcript
 
 DATA = Path(__file__).parents[1] / "data"
@@ -41,7 +46,9 @@ def silent_wav(seconds: float, rate_hz: int = 16_000) -> bytes:
 
 
 class Scripted:
-    """A transcriber whose answers are known, and which waits when told to."""
+    """A transcriber whose answers are known, and which waits after a segment when told to."""
+
+    transcript = TRANSCRIPT
 
     def __init__(self, error: Exception | None = None, max_audio_s: float = 100.0) -> None:
         self.description = {"max_audio_s": max_audio_s}
@@ -50,25 +57,23 @@ class Scripted:
         self.entered = threading.Event()
         self.may_go = threading.Event()
         self.may_go.set()
-        self.left = threading.Event()
+        self.closed = threading.Event()
 
-    def transcribe(self, source: Any, sample_rate: int | None = None, **options: Any) -> Transcript:
+    def stream(self, source: Any, sample_rate: int | None = None, **options: Any) -> Scripted:
         self.options = options
+        return self
+
+    def __iter__(self) -> Iterator[Segment]:
+        yield SEGMENTS[0]
         self.entered.set()
         assert self.may_go.wait(20)
         if self.error:
             raise self.error
-        return TRANSCRIPT
+        yield SEGMENTS[1]
 
-    def stream(self, source: Any, sample_rate: int | None = None, **options: Any) -> Iterator[Any]:
-        try:
-            yield SEGMENTS[0]
-            assert self.may_go.wait(20)
-            if self.error:
-                raise self.error
-            yield SEGMENTS[1]
-        finally:
-            self.left.set()
+    def close(self) -> None:
+        self.closed.set()
+        self.may_go.set()
 
 
 @contextmanager
@@ -171,6 +176,8 @@ def test_stream_has_deltas_that_join_to_the_text(client: openai.OpenAI, diarized
     assert {event.type for event in events[:-1]} == {"transcript.text.delta"}
     assert events[-1].type == "transcript.text.done"
     assert "".join(event.delta for event in events[:-1]) == events[-1].text == diarized.text
+    assert events[-1].usage.total_tokens == diarized.usage.total_tokens
+    assert (events[-1].truncated, events[-1].warnings) == (False, diarized.warnings)
 
 
 def test_stream_of_diarized_json_has_segments(client: openai.OpenAI, diarized: Any) -> None:
@@ -406,22 +413,46 @@ def test_one_recording_too_many_is_told_when_to_come_back() -> None:
     assert [answer.status_code for answer in answers] == [200, 200]
 
 
-def test_client_that_leaves_a_stream_ends_its_work() -> None:
+@pytest.mark.parametrize("stream", ["false", "true"])
+def test_client_that_leaves_ends_its_work(stream: str) -> None:
     transcriber = Scripted()
     transcriber.may_go.clear()
     with files_app(transcriber, FileLimits(max_requests=1)) as client:
-        with client.stream(
-            "POST",
-            "/v1/audio/transcriptions",
-            files={"file": ("a.wav", silent_wav(1))},
-            data={"stream": "true"},
-        ) as answer:
-            first = next(answer.iter_lines())
-        # The next look at the client finds it gone; until then its place is taken.
-        transcriber.may_go.set()
-        assert transcriber.left.wait(20)
+        with socket.create_connection((client.base_url.host, client.base_url.port)) as connection:
+            request = client.build_request(
+                "POST",
+                "/v1/audio/transcriptions",
+                files={"file": ("a.wav", silent_wav(1))},
+                data={"stream": stream},
+            )
+            head = [
+                b"POST /v1/audio/transcriptions HTTP/1.1",
+                *map(b": ".join, request.headers.raw),
+            ]
+            connection.sendall(b"\r\n".join([*head, b"", request.read()]))
+            assert transcriber.entered.wait(20)
 
-    assert orjson.loads(first.removeprefix("data: "))["delta"] == "one"
+        assert transcriber.closed.wait(20)
+
+
+def test_cancelled_work_says_so_and_leaves_its_place() -> None:
+    transcriber = Scripted()
+    transcriber.may_go.clear()
+    ended = []
+
+    async def cancel_at_a_segment() -> None:
+        file = io.BytesIO(silent_wav(1))
+        upload = Upload(file, None, "json", False, "", None, (), 0.0, None, ())
+        job = FileJob(upload, transcriber, 60.0, Metrics())
+        job.start(anyio.CapacityLimiter(1), lambda: ended.append(True))
+        await job.segments.receive()
+        job.cancel()
+        await job.transcript()
+
+    with pytest.raises(Cancelled):
+        asyncio.run(cancel_at_a_segment())
+    assert ended == [True]
+    assert transcriber.closed.is_set()
 
 
 def test_warning_has_a_header_where_the_body_has_no_place_for_it(client: openai.OpenAI) -> None:

@@ -9,13 +9,13 @@ probabilities, so `avg_logprob` and `no_speech_prob` are always 0; `tokens` is a
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
 
 from moss_stream.transcript.formats import render
-from moss_stream.types import Segment, Transcript, TranscriptWarning
+from moss_stream.types import Segment, Transcript
 
 SEEK_WINDOW_S: Final = 30
 """Windows that `seek` counts in, seconds, at 100 frames a second."""
@@ -61,9 +61,9 @@ def segment_events(segment: Segment, index: int, *, diarized: bool) -> list[dict
     return [{**delta, "segment_id": _segment_id(index)}, _diarized(segment, index)]
 
 
-def done_event(text: str, extra: dict[str, Any]) -> dict[str, Any]:
-    """Last event of a stream that went well."""
-    return {"type": "transcript.text.done", "text": text, **extra}
+def done_event(transcript: Transcript) -> dict[str, Any]:
+    """Last event of a stream that went well; its text is the one to keep where a loop was cut."""
+    return {"type": "transcript.text.done", "text": transcript.text, **_findings(transcript)}
 
 
 def server_sent(event: dict[str, Any]) -> bytes:
@@ -71,26 +71,21 @@ def server_sent(event: dict[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(event) + b"\n\n"
 
 
-def described_warnings(warnings: Sequence[TranscriptWarning]) -> list[dict[str, Any]]:
-    """Warnings with the time they concern, seconds, or null."""
-    return [
-        {"code": warning.code, "message": warning.message, "at": warning.at_s}
-        for warning in warnings
-    ]
-
-
-def findings(transcript: Transcript) -> dict[str, Any]:
+def _findings(transcript: Transcript) -> dict[str, Any]:
     """Our fields on top of OpenAI's, and the usage in tokens."""
     return {
         "usage": _token_usage(transcript),
         "truncated": transcript.truncated,
         "coverage_end": _seconds(transcript.coverage_end_s),
-        "warnings": described_warnings(transcript.warnings),
+        "warnings": [
+            {"code": warning.code, "message": warning.message, "at": warning.at_s}
+            for warning in transcript.warnings
+        ],
     }
 
 
 def _json(transcript: Transcript, _language: str, _temperature: float) -> str:
-    return _dump({"text": transcript.text, **findings(transcript)})
+    return _dump({"text": transcript.text, **_findings(transcript)})
 
 
 def _text(transcript: Transcript, _language: str, _temperature: float) -> str:
@@ -128,7 +123,7 @@ def _verbose(transcript: Transcript, language: str, temperature: float) -> str:
                 }
                 for index, segment in enumerate(transcript.segments)
             ],
-            **findings(transcript),
+            **_findings(transcript),
             "usage": {"type": "duration", "seconds": _seconds(transcript.duration_s)},
         }
     )
@@ -141,7 +136,7 @@ def _diarized_json(transcript: Transcript, _language: str, _temperature: float) 
             "duration": _seconds(transcript.duration_s),
             "text": transcript.text,
             "segments": [_diarized(segment, i) for i, segment in enumerate(transcript.segments)],
-            **findings(transcript),
+            **_findings(transcript),
         }
     )
 
