@@ -92,6 +92,7 @@ class InputMeter:
         self._told: set[str] = set()
         self._run_start_s = self._last_s = -np.inf
         self._run_samples = 0
+        self._suspected_hz: int | None = None
         self._loud = self._heard = 0
 
     def observe(self, samples: Samples, num_input: int, now_s: float) -> list[tuple[str, str]]:
@@ -135,6 +136,11 @@ class InputMeter:
         self._run_start_s, self._run_samples = now_s, 0
         nearest = min(_COMMON_RATES_HZ, key=lambda rate: abs(measured / rate - 1))
         if nearest == self._rate_hz or abs(measured / nearest - 1) > 0.05:
+            self._suspected_hz = None
+            return None
+        if nearest != self._suspected_hz:
+            # Once may be a client that catches up after a break: wait for a second time.
+            self._suspected_hz = nearest
             return None
         return (
             "rate_mismatch",
