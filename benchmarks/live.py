@@ -8,7 +8,6 @@ speak from this process.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from json import dumps
 from pathlib import Path
@@ -32,16 +31,18 @@ _WARM_UP_S = 4.0
 
 
 class Percentiles(NamedTuple):
-    """Of delays, seconds; NaN when there were none."""
+    """Of delays, seconds."""
 
     p50: float
     p95: float
     p99: float
 
     @classmethod
-    def of(cls, values_s: list[float]) -> Self:
-        """Compute them."""
-        points = np.percentile(values_s, (50, 95, 99)) if values_s else [math.nan] * 3
+    def of(cls, values_s: list[float]) -> Self | None:
+        """Compute them; None when there are no values."""
+        if not values_s:
+            return None
+        points = np.percentile(values_s, (50, 95, 99))
         return cls(*(round(float(point), 4) for point in points))
 
     def __str__(self) -> str:
@@ -117,7 +118,8 @@ def main(
                 works.append(run | work_row(seen, cost))
                 for failure in seen.failures:
                     console.print(f"{kind} {way} {level}: {failure}", style="red")
-                if not texts[-1]["final delay"].p95 <= MAX_FINAL_DELAY_S:  # NaN when none came
+                delay = Percentiles.of(seen.final_delays_s)
+                if seen.failures or (delay is not None and delay.p95 > MAX_FINAL_DELAY_S):
                     break
     where = conditions(
         model=model, dtype=dtype, preset=preset, seconds=seconds, server_threads=threads
