@@ -270,28 +270,40 @@ class Engine:
     def _forward(self, rows: Seq[Row], jobs: Seq[Job]) -> None:
         """Run one step and apply its outcome."""
         started_s = time.monotonic()
-        error: MossStreamError | None = None
-        try:
-            chosen = self._runner.forward(rows, [job.embeddings for job in jobs])
-        except Exception as cause:
-            error = _failure("the step", cause)
+        outcomes = self._run_rows(rows, jobs)
         now_s = time.monotonic()
         with self._wake:
             self._steps += 1
-            if error is not None:
-                for job in jobs:
-                    self._abandon(job, error)
-                return
-            for row, job, tokens in zip(rows, jobs, chosen, strict=True):
+            for row, job, outcome in zip(rows, jobs, outcomes, strict=True):
                 if job.sequence.id not in self._jobs:
                     continue  # cancelled while the model ran
+                if isinstance(outcome, MossStreamError):
+                    self._abandon(job, outcome)
+                    continue
                 self._note_admission(job, started_s)
                 if row.start < len(job.sequence.request.prompt.ids):
                     job.prefill_s += now_s - started_s
                 else:
                     job.decode_s += now_s - started_s
-                job.unsent.extend(self._scheduler.complete(row, tokens))
+                job.unsent.extend(self._scheduler.complete(row, outcome))
                 self._deliver(job, now_s)
+
+    def _run_rows(self, rows: Seq[Row], jobs: Seq[Job]) -> list[list[int] | MossStreamError]:
+        """Run rows together; when that fails, each alone, so that one fails by itself.
+
+        Running a row again is harmless: it writes the same KV to the same slots.
+        """
+        try:
+            return list(self._runner.forward(rows, [job.embeddings for job in jobs]))
+        except Exception as cause:
+            error = _failure("the step", cause)
+        if len(rows) == 1:
+            return [error]
+        return [
+            outcome
+            for row, job in zip(rows, jobs, strict=True)
+            for outcome in self._run_rows([row], [job])
+        ]
 
     def _deliver(self, job: Job, now_s: float) -> None:
         """Send what is due: first tokens at once, later ones at intervals, the rest at the end."""

@@ -229,6 +229,27 @@ def test_a_failed_step_fails_its_requests_and_the_engine_lives(
         assert engine.submit(request).result(60).token_ids == alone
 
 
+def test_a_row_that_fails_fails_its_request_alone(
+    tiny: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    requests = [make_request(tiny, speech(2 + i)) for i in range(3)]
+    alone = [run_alone(tiny, request) for request in requests]
+    with running(tiny) as engine:
+        forward = engine._runner.forward
+
+        def fail_second(rows: Any, embeddings: Any) -> list[list[int]]:
+            if any(row.sequence.request is requests[1] for row in rows):
+                raise ValueError("bad row")
+            return forward(rows, embeddings)
+
+        engine._runner.forward = fail_second  # type: ignore[method-assign]
+        handles = [engine.submit(request) for request in requests]
+        with pytest.raises(RequestFailed, match="bad row"):
+            handles[1].result(60)
+        assert [handles[i].result(60).token_ids for i in (0, 2)] == [alone[0], alone[2]]
+    assert "the step failed" in caplog.text
+
+
 def test_drain_finishes_what_runs_and_refuses_more(tiny: Model) -> None:
     with running(tiny) as engine:
         handle = engine.submit(make_request(tiny, speech(2)))

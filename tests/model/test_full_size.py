@@ -53,6 +53,6 @@ def test_full_size_runs_within_memory(tmp_path: Path, layout: str) -> None:
     )
     said = json.loads(run.stdout)
     assert said["layout"] == layout
-    assert said["parameters"] == 908_430_336
+    assert said["parameters"] == 908_513_280
     assert (said["tokens"], said["decode_steps"]) == (11, 10)
     assert said["peak_bytes"] < LIMIT_BYTES

@@ -163,6 +163,23 @@ def test_missed_events_are_replayed(server: Running) -> None:
     assert second.events[1 : len(first.events)] == first.events[1:]
 
 
+def test_last_events_can_be_fetched_when_they_were_lost_with_the_socket(server: Running) -> None:
+    async def play() -> None:
+        first = await open_client(server)
+        token = (await first.next())["session"]["moss"]["resume_token"]
+        first.socket.transport.pause_reading()
+        await first.append(CLIP)
+        await first.send("moss.finish")
+        assert await asyncio.to_thread(server.sessions_end)
+        first.socket.transport.abort()
+        second = await open_client(server, f"&resume={token}&last_seq=1")
+        assert await second.rest() == 1000
+        assert transcripts(second) == [WORDS]
+        assert second.kinds()[-1] == "moss.finished"
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize("query", ["&resume=nobody", "&resume="])
 def test_unknown_session_cannot_be_resumed(server: Running, query: str) -> None:
     async def play() -> None:
@@ -288,6 +305,22 @@ def test_idle_client_is_closed_and_oversized_messages_too(backend: Backend) -> N
     with running(backend, grace_s=0, **options) as server:
         asyncio.run(play(server))
         assert server.sessions_end()
+
+
+def test_session_survives_a_message_that_is_too_big(backend: Backend) -> None:
+    async def play(server: Running) -> None:
+        first = await open_client(server)
+        token = (await first.next())["session"]["moss"]["resume_token"]
+        for _ in range(10):  # so that answers are due on a socket that is being closed
+            await first.socket.send("no json")
+        await first.socket.send(bytes(5_000))
+        assert await first.rest() == 1009
+        second = await open_client(server, f"&resume={token}&last_seq=1")
+        await second.append(CLIP[:800])
+        assert await finished(second) == []
+
+    with running(backend, max_message_bytes=4096) as server:
+        asyncio.run(play(server))
 
 
 def test_drain_gives_everybody_the_rest_and_closes(backend: Backend) -> None:

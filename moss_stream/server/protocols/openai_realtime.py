@@ -8,25 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import orjson
 
-from moss_stream.audio.resample import MODEL_RATE_HZ
 from moss_stream.errors import ClientError, InvalidMessage, MossStreamError
-from moss_stream.live.events import (
-    CommitDone,
-    Event,
-    Failed,
-    Final,
-    Finished,
-    Gap,
-    Hypothesis,
-    Relabel,
-    SessionWarning,
-    SpeechStarted,
-    SpeechStopped,
-)
+from moss_stream.live.events import Event
 from moss_stream.server.protocols.commands import (
     Append,
     Clear,
@@ -39,16 +25,13 @@ from moss_stream.server.protocols.commands import (
     Progress,
     decode_audio,
 )
-from moss_stream.server.protocols.settings import ServerVad, Settings
-from moss_stream.server.protocols.turns import Turn, Turns, wire_segment
-
-Message = dict[str, Any]
+from moss_stream.server.protocols.narration import Message, Narrator, Numbering, to_ms
+from moss_stream.server.protocols.settings import Settings
 
 MIN_COMMIT_S = 0.1
 """Least audio that a commit may hold, seconds."""
 ACK_INTERVAL_S = 0.5
 """Least time between two acknowledgements, seconds."""
-_TRANSCRIPTION = "conversation.item.input_audio_transcription"
 
 
 class OpenAIRealtime:
@@ -72,15 +55,14 @@ class OpenAIRealtime:
         self._identity = identity
         self._progress = progress
         self._to_input = to_input
-        self._turns = Turns(identity.session_id.removeprefix("sess_"))
-        self._seq = 0
+        self._numbering = Numbering()
+        self._message = self._numbering.message
+        prefix = identity.session_id.removeprefix("sess_")
+        self._narrator = Narrator(self._numbering, settings, progress, to_input, prefix)
         self._committed_samples = 0
         """Input samples up to the last commit or clear."""
-        self._quiet_at: int | None = 0
-        """Since when nobody speaks; None while somebody does or after the idle timeout."""
         self._acked_s = -math.inf
         self._acked: Progress | None = None
-        self._wants_finish = False
         self._told_ignored: set[str] = set()
 
     # From the client.
@@ -119,7 +101,7 @@ class OpenAIRealtime:
                 self._committed_samples = self._progress().received_samples
                 return Clear()
             case "moss.finish":
-                self._wants_finish = True
+                self._narrator.wants_finish = True
                 return Finish()
             case kind:
                 shown = kind[:80] if isinstance(kind, str) else kind
@@ -136,7 +118,7 @@ class OpenAIRealtime:
         received = self._progress().received_samples
         uncommitted = received - self._committed_samples
         # When silence ends turns, a commit right after one of those is no mistake of the client.
-        is_needed = self.settings.turns is None or self._turns.last_item_id is None
+        is_needed = self.settings.turns is None or not self._narrator.has_items
         if is_needed and uncommitted < MIN_COMMIT_S * self.settings.format.rate_hz:
             raise EmptyCommit(
                 f"the audio to commit lasts {1000 * uncommitted / self.settings.format.rate_hz:.0f}"
@@ -154,7 +136,7 @@ class OpenAIRealtime:
 
     def configured(self, change: Configure) -> Iterator[Message]:
         """The answer to settings that are in force now."""
-        self.settings = change.settings
+        self.settings = self._narrator.settings = change.settings
         yield self._message("session.updated", session=self._session())
         for name in change.ignored:
             if name not in self._told_ignored:
@@ -179,52 +161,27 @@ class OpenAIRealtime:
             },
         )
 
-    def warning(self, code: str, message: str, item_id: str | None = None) -> Message:
+    def warning(self, code: str, message: str) -> Message:
         """Something to know that is no mistake."""
-        item = {} if item_id is None else {"item_id": item_id}
-        return self._message("moss.warning", code=code, message=message, **item)
+        return self._numbering.warning(code, message)
 
     def tell(self, event: Event) -> Iterator[Message]:
         """Translate an event of the live session."""
-        match event:
-            case SpeechStarted():
-                yield from self._speech_started(event)
-            case SpeechStopped():
-                yield from self._speech_stopped(event)
-            case Hypothesis():
-                yield from self._hypothesis(event)
-            case Final():
-                yield from self._final(event)
-            case Failed():
-                yield from self._failed(event)
-            case CommitDone():
-                yield from self._commit_done(event)
-            case Gap():
-                yield self._gap(event)
-            case Relabel():
-                yield self._message(
-                    "moss.relabel", speaker=event.speaker, replaced_by=event.replaced_by
-                )
-            case SessionWarning():
-                turn = None if event.utterance_id is None else self._turns.of(event.utterance_id)
-                item_id = None if turn is None else turn.item_id
-                yield self.warning(event.code, event.message, item_id)
-            case Finished():
-                yield from self._finished()
+        return self._narrator.tell(event)
 
     def advance(self, now_s: float) -> Iterator[Message]:
         """What is due by time and progress: acknowledgements, the idle timeout."""
         progress = self._progress()
-        yield from self._idle_timeout(progress)
+        yield from self._narrator.advance(progress)
         is_due = now_s - self._acked_s >= ACK_INTERVAL_S and progress != self._acked
         if self.settings.acks and is_due:
             self._acked_s, self._acked = now_s, progress
-            covered_at = self._covered_at(progress)
+            covered_at = self._narrator.covered_at(progress)
             yield self._message(
                 "moss.ack",
                 received_samples=progress.received_samples,
                 decoded_samples=self._to_input(covered_at),
-                lag_ms=_ms(progress.received_at - covered_at),
+                lag_ms=to_ms(progress.received_at - covered_at),
                 degraded=progress.is_degraded,
             )
 
@@ -232,190 +189,11 @@ class OpenAIRealtime:
         """The first message on a new socket of an old session; it has no number."""
         return {
             "type": "moss.resumed",
-            "event_id": f"event_resumed_{self._seq}",
+            "event_id": f"event_resumed_{self._numbering.last}",
             "received_samples": self._progress().received_samples,
             "replayed": replayed,
             "moss": {},
         }
-
-    # Events of the live session.
-
-    def _speech_started(self, event: SpeechStarted) -> Iterator[Message]:
-        self._quiet_at = None
-        turn = self._turns.start(event)
-        if self.settings.turns is not None and len(turn.pieces) == 1:
-            yield self._message(
-                "input_audio_buffer.speech_started",
-                item_id=turn.item_id,
-                audio_start_ms=_ms(event.start_at),
-            )
-
-    def _speech_stopped(self, event: SpeechStopped) -> Iterator[Message]:
-        self._quiet_at = event.end_at
-        turn = self._turns.of(event.utterance_id)
-        if turn is None or self.settings.turns is None:
-            return
-        yield self._message(
-            "input_audio_buffer.speech_stopped",
-            item_id=turn.item_id,
-            audio_end_ms=_ms(event.end_at if event.is_split else event.decided_at),
-        )
-        yield from self._commit_turn(turn)
-
-    def _commit_turn(self, turn: Turn) -> Iterator[Message]:
-        previous = self._turns.commit(turn)
-        yield self._message(
-            "input_audio_buffer.committed", item_id=turn.item_id, previous_item_id=previous
-        )
-        item = {
-            "id": turn.item_id,
-            "object": "realtime.item",
-            "type": "message",
-            "status": "completed",
-            "role": "user",
-            "content": [{"type": "input_audio", "transcript": None}],
-        }
-        for kind in ("added", "done"):
-            yield self._message(f"conversation.item.{kind}", item=item, previous_item_id=previous)
-        yield from self._complete(turn)
-
-    def _hypothesis(self, event: Hypothesis) -> Iterator[Message]:
-        turn = self._turns.of(event.utterance_id)
-        if turn is None:
-            return
-        turn.pieces[event.utterance_id].last = event
-        yield from self._delta(turn)
-        yield from self._snapshot(turn)
-
-    def _final(self, event: Final) -> Iterator[Message]:
-        turn = self._turns.of(event.utterance_id)
-        if turn is None:
-            return
-        turn.pieces[event.utterance_id].last = event
-        for warning in event.warnings:
-            yield self.warning(warning.code, warning.message, turn.item_id)
-        for segment in event.segments:
-            turn.num_segments += 1
-            yield self._message(
-                f"{_TRANSCRIPTION}.segment",
-                item_id=turn.item_id,
-                content_index=0,
-                id=f"seg_{turn.item_id.removeprefix('item_')}_{turn.num_segments}",
-                **wire_segment(segment),
-            )
-        yield from self._delta(turn)
-        yield from self._complete(turn)
-
-    def _failed(self, event: Failed) -> Iterator[Message]:
-        turn = self._turns.of(event.utterance_id)
-        if turn is not None:
-            turn.pieces[event.utterance_id].last = event
-            yield from self._complete(turn)
-
-    def _delta(self, turn: Turn) -> Iterator[Message]:
-        if delta := turn.next_delta():
-            yield self._message(
-                f"{_TRANSCRIPTION}.delta", item_id=turn.item_id, content_index=0, delta=delta
-            )
-
-    def _snapshot(self, turn: Turn) -> Iterator[Message]:
-        if not self.settings.snapshots:
-            return
-        turn.revision += 1
-        progress = self._progress()
-        yield self._message(
-            "moss.hypothesis",
-            item_id=turn.item_id,
-            revision=turn.revision,
-            committed_text=turn.committed,
-            partial_text=turn.partial(),
-            segments=turn.segments(),
-            lag_ms=_ms(progress.received_at - self._covered_at(progress)),
-        )
-
-    def _complete(self, turn: Turn) -> Iterator[Message]:
-        """Tell the turn's outcome once it is there."""
-        if not turn.is_done:
-            return
-        self._turns.forget(turn)
-        failure = turn.failure
-        if failure is not None:
-            error = {
-                "type": "server_error",
-                "code": failure.error.code,
-                "message": failure.error.message,
-                "param": None,
-            }
-            yield self._message(
-                f"{_TRANSCRIPTION}.failed", item_id=turn.item_id, content_index=0, error=error
-            )
-            return
-        if turn.told != turn.text:
-            yield self.warning(
-                "text_revised", "the final text differs from the deltas told", turn.item_id
-            )
-        yield self._message(
-            f"{_TRANSCRIPTION}.completed",
-            item_id=turn.item_id,
-            content_index=0,
-            transcript=turn.text,
-            usage=turn.usage(),
-        )
-
-    def _commit_done(self, event: CommitDone) -> Iterator[Message]:
-        turn = self._turns.growing
-        if turn is None:
-            if event.utterance_id is not None:
-                return  # the endpoint that the commit brought about has committed it
-            if self.settings.turns is not None and self._turns.last_item_id is not None:
-                return  # a commit right after one that silence brought about
-            turn = self._turns.new()
-        yield from self._commit_turn(turn)
-
-    def _gap(self, event: Gap) -> Message:
-        start_at = event.start_at
-        if event.reason == "cleared":
-            self._quiet_at = event.end_at
-            dropped_at = self._turns.drop_before(event.end_at)
-            start_at = start_at if dropped_at is None else min(start_at, dropped_at)
-        return self._message(
-            "moss.gap",
-            start_samples=self._to_input(start_at),
-            end_samples=self._to_input(event.end_at),
-            reason=event.reason,
-        )
-
-    def _finished(self) -> Iterator[Message]:
-        if self._turns.growing is not None:
-            yield from self._commit_turn(self._turns.growing)
-        if self._wants_finish:
-            received = self._progress().received_samples
-            yield self._message("moss.finished", received_samples=received)
-
-    def _idle_timeout(self, progress: Progress) -> Iterator[Message]:
-        turns = self.settings.turns
-        if not isinstance(turns, ServerVad) or turns.idle_timeout_ms is None:
-            return
-        if self._quiet_at is None:
-            return
-        if _ms(progress.examined_at - self._quiet_at) < turns.idle_timeout_ms:
-            return
-        turn = self._turns.new()
-        yield self._message(
-            "input_audio_buffer.timeout_triggered",
-            item_id=turn.item_id,
-            audio_start_ms=_ms(self._quiet_at),
-            audio_end_ms=_ms(progress.examined_at),
-        )
-        self._quiet_at = None
-        yield from self._commit_turn(turn)
-
-    def _covered_at(self, progress: Progress) -> int:
-        """Up to where all audio has some text, or is known to be silent."""
-        oldest_at = self._turns.oldest_at()
-        if oldest_at is None:
-            return progress.examined_at
-        return max(oldest_at, min(progress.decoded_at, progress.examined_at))
 
     def _session(self) -> Message:
         identity, settings = self._identity, self.settings
@@ -434,16 +212,3 @@ class OpenAIRealtime:
                 "acks": settings.acks,
             },
         }
-
-    def _message(self, kind: str, **fields: Any) -> Message:
-        self._seq += 1
-        return {
-            "type": kind,
-            "event_id": f"event_{self._seq}",
-            **fields,
-            "moss": {"seq": self._seq},
-        }
-
-
-def _ms(samples: int) -> int:
-    return samples * 1000 // MODEL_RATE_HZ
