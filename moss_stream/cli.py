@@ -302,8 +302,13 @@ class _Report:
 
     def result(self, text: str) -> None:
         with self._bar_hidden():
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            try:
+                sys.stdout.write(text)
+                sys.stdout.flush()
+            except BrokenPipeError:  # whoever reads has read enough
+                raise
+            except OSError as error:
+                raise ConfigError(f"cannot write to stdout: {error.strerror}") from error
 
     def problem(self, message: str) -> None:
         with self._bar_hidden():

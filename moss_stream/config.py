@@ -14,7 +14,20 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
         ConfigError: It is outside, or not a number at all.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise ConfigError(f"{name} is {value!r}, allowed are {low:g} to {high:g}", field=name)
+        raise ConfigError(f"{name} is {value!r}, allowed are {low:.15g} to {high:.15g}", field=name)
+
+
+def check_whole(name: str, value: int, low: int, high: int) -> None:
+    """Refuse what is not a whole number from `low` to `high`.
+
+    Raises:
+        ConfigError: It is outside, or not a whole number at all.
+    """
+    if not isinstance(value, int):
+        raise ConfigError(
+            f"{name} is {value!r}, allowed are whole numbers from {low} to {high}", field=name
+        )
+    check_range(name, value, low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +62,14 @@ class EngineConfig:
     """Least time between two token deliveries of a request, the first and the last apart."""
 
     def __post_init__(self) -> None:
-        check_range("block_tokens", self.block_tokens, 1, 4096)
-        check_range("kv_bytes", self.kv_bytes, 1 << 10, 1 << 44)
-        check_range("step_tokens", self.step_tokens, 1, 1 << 20)
-        check_range("max_rows", self.max_rows, 1, 4096)
-        check_range("max_waiting", self.max_waiting, 1, 1 << 20)
-        check_range("encode_windows", self.encode_windows, 1, 256)
-        check_range("encoder_cache_entries", self.encoder_cache_entries, 0, 1 << 20)
-        check_range("encoder_cache_bytes", self.encoder_cache_bytes, 0, 1 << 44)
-        check_range("coalesce_target", self.coalesce_target, 1, 1024)
+        check_whole("block_tokens", self.block_tokens, 1, 4096)
+        check_whole("kv_bytes", self.kv_bytes, 1 << 10, 1 << 44)
+        check_whole("step_tokens", self.step_tokens, 1, 1 << 20)
+        check_whole("max_rows", self.max_rows, 1, 4096)
+        check_whole("max_waiting", self.max_waiting, 1, 1 << 20)
+        check_whole("encode_windows", self.encode_windows, 1, 256)
+        check_whole("encoder_cache_entries", self.encoder_cache_entries, 0, 1 << 20)
+        check_whole("encoder_cache_bytes", self.encoder_cache_bytes, 0, 1 << 44)
+        check_whole("coalesce_target", self.coalesce_target, 1, 1024)
         check_range("coalesce_wait_s", self.coalesce_wait_s, 0, 1)
         check_range("stream_interval_s", self.stream_interval_s, 0, 10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from moss_stream.audio.media import Media, load_media
+from moss_stream.audio.resample import check_rate
 from moss_stream.audio.samples import check_samples
 from moss_stream.audio.speech import speech_regions
-from moss_stream.config import EngineConfig, check_range
+from moss_stream.config import EngineConfig, check_whole
 from moss_stream.engine.delivery import Handle
 from moss_stream.engine.engine import Engine
 from moss_stream.engine.request import Result
-from moss_stream.errors import ConfigError, StateError
+from moss_stream.errors import ConfigError, EngineStopped, StateError
 from moss_stream.model.checkpoint import Model, load_model
 from moss_stream.model.tokenizer import Tokenizer
 from moss_stream.model.vad import Vad, load_vad
@@ -126,6 +128,14 @@ class SegmentStream(Iterator[Segment]):
         self._transcript = recording.transcript(result, self._tokenizer.decode(result.token_ids))
 
 
+def _check_names(model: object, device: object, dtype: object) -> None:
+    if not isinstance(model, (str, os.PathLike)):
+        raise ConfigError(f"model is {model!r}, expected a name or a directory", field="model")
+    for field, value in (("device", device), ("dtype", dtype)):
+        if not isinstance(value, str):
+            raise ConfigError(f"{field} is {value!r}, expected its name", field=field)
+
+
 class Transcriber:
     """One loaded model with its engine. Safe to use from several threads.
 
@@ -151,13 +161,15 @@ class Transcriber:
         config: EngineConfig | None = None,
     ) -> None:
         if threads is not None:
-            check_range("threads", threads, 1, 1024)
+            check_whole("threads", threads, 1, 1024)
+        _check_names(model, device, dtype)
         self._model = load_model(model, device=device, dtype=dtype)
         self._vad = load_vad()
         self._threads = threads or os.cpu_count() or 1
         self._engine = Engine(self._model, config, threads=self._threads)
         self._pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="moss-recording")
         self._max_audio_s = max_audio_s(self._model, self._engine.max_tokens)
+        self._closed = threading.Event()
 
     @property
     def model(self) -> Model:
@@ -223,8 +235,14 @@ class Transcriber:
         """Transcribe in the background; recordings submitted together are decoded side by side.
 
         Arguments and errors are those of `transcribe`; errors come from the future.
+
+        Raises:
+            EngineStopped: The transcriber is closed.
         """
-        return self._pool.submit(self.transcribe, source, sample_rate, **options)
+        try:
+            return self._pool.submit(self.transcribe, source, sample_rate, **options)
+        except RuntimeError as error:  # the pool's way to say that it was shut down
+            raise EngineStopped("the transcriber is closed") from error
 
     def stream(
         self,
@@ -242,6 +260,7 @@ class Transcriber:
 
     def close(self) -> None:
         """Stop the engine; recordings still under way fail with `EngineStopped`."""
+        self._closed.set()
         self._engine.close()
         self._pool.shutdown()
 
@@ -257,23 +276,42 @@ class Transcriber:
         self.close()
 
     def _prepare(self, source: Source, sample_rate: int | None, options: Options) -> _Recording:
-        rate_hz = self._model.spec.audio.rate_hz
+        self._check_open()
+        media = self._load(source, sample_rate)
+        return _Recording(media, options, self._speech(media) if options.guards else ())
+
+    def _load(self, source: Source, sample_rate: int | None) -> Media:
+        rate_hz, limit_s = self._model.spec.audio.rate_hz, self._max_audio_s
         if isinstance(source, np.ndarray):
             if sample_rate is None:
                 raise ConfigError("samples need a sample_rate", field="sample_rate")
-            samples = check_samples(source, sample_rate)
-            media = Media(samples, len(samples) / rate_hz, ())
-        else:
-            if sample_rate is not None:
-                raise ConfigError(
-                    "sample_rate goes with samples only; a media file says its own",
-                    field="sample_rate",
-                )
-            media = load_media(source, rate_hz=rate_hz, max_duration_s=self._max_audio_s)
-        speech: list[tuple[float, float]] = []
-        if options.guards:
-            speech = speech_regions(self._vad.speech_probabilities(media.samples))
-        return _Recording(media, options, tuple(speech))
+            check_rate(sample_rate, field="sample_rate")
+            samples = check_samples(source, sample_rate, max_duration_s=limit_s)
+            return Media(samples, len(samples) / rate_hz)
+        if not isinstance(source, (str, os.PathLike, bytes)):
+            raise ConfigError(
+                f"source is a {type(source).__name__}, allowed are a path, the bytes of a file and "
+                "a NumPy array of samples",
+                field="source",
+            )
+        if sample_rate is not None:
+            raise ConfigError(
+                "sample_rate goes with samples only; a media file says its own", field="sample_rate"
+            )
+        return load_media(source, rate_hz=rate_hz, max_duration_s=limit_s, check=self._check_open)
+
+    def _speech(self, media: Media) -> tuple[tuple[float, float], ...]:
+        """Regions of a recording with speech, seconds."""
+        probabilities = []
+        for stretch in self._vad.probabilities_by_stretch(media.samples):
+            self._check_open()
+            probabilities.append(stretch)
+        return tuple(speech_regions(np.concatenate(probabilities)))
+
+    def _check_open(self) -> None:
+        """Asked again and again, so that hours of audio do not keep `close` waiting."""
+        if self._closed.is_set():
+            raise EngineStopped("the transcriber is closed")
 
     def _submit(self, recording: _Recording) -> Handle:
         request = build_request(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NoReturn
@@ -42,6 +42,9 @@ _MIN_BIT_RATE = 400
 """Bits per second below which a declared duration is not believed: no codec writes less."""
 _DURATION_SLACK_S = 0.25
 """Encoder padding and rounding by which a sound file may miss its declared duration."""
+_FLAC_SLACK_S = 0.001
+"""The same for FLAC, which counts its samples: a shorter loss is a lost frame FFmpeg tells nobody
+of."""
 _RIFF_UNKNOWN_BYTES = 0x7FFF_0000
 """Sizes in a RIFF header from here on are placeholders of programs that stream."""
 
@@ -63,6 +66,7 @@ def load_media(
     *,
     rate_hz: int = MODEL_RATE_HZ,
     max_duration_s: float | None = None,
+    check: Callable[[], None] | None = None,
 ) -> Media:
     """Decode the audio of a media file, mixed to mono as the mean of its channels.
 
@@ -73,6 +77,7 @@ def load_media(
         source: A path, or the bytes of a file.
         rate_hz: Rate wanted, samples per second.
         max_duration_s: Longest audio accepted, seconds; None accepts any, and memory grows with it.
+        check: Called every now and then; what it raises ends the decoding.
 
     Returns:
         The samples, at least `MIN_DURATION_S` of them.
@@ -86,7 +91,7 @@ def load_media(
     with _open_source(source, label) as file, _open_container(file, label) as container:
         decoding = _Decoding(container, file, label, rate_hz, max_duration_s)
         try:
-            samples = decoding.run()
+            samples = decoding.run(check)
             check_duration(len(samples), rate_hz)
         except UnsupportedAudio as error:
             if error.field == "file":
@@ -164,6 +169,8 @@ def _open_container(file: _File, label: str) -> Iterator[InputContainer]:
     except (av.FFmpegError, OSError, ValueError) as error:
         _refuse(label, f"it is not media that FFmpeg can read ({_reason(error)})", error)
     with container:
+        if container.format.name == "tty":  # FFmpeg would show any text as a picture
+            _refuse(label, "it is text, a media file is needed")
         yield container
 
 
@@ -212,8 +219,8 @@ class _Decoding:
         is_plausible = 0 < declared_s * _MIN_BIT_RATE <= 8 * self._file.num_bytes
         return declared_s if is_plausible else None
 
-    def run(self) -> npt.NDArray[np.float32]:
-        """Decode all of it.
+    def run(self, check: Callable[[], None] | None) -> npt.NDArray[np.float32]:
+        """Decode all of it, calling `check` between frames.
 
         Returns:
             [n] float32 mono at the rate asked for.
@@ -230,6 +237,8 @@ class _Decoding:
         resampler: Resampler | None = None
         num_samples = 0
         for frame in self._frames():
+            if check is not None:
+                check()
             mono = _mono(frame)
             check_values(mono, first_at=num_samples)
             num_samples += len(mono)
@@ -279,6 +288,8 @@ class _Decoding:
     def warnings(self) -> tuple[TranscriptWarning, ...]:
         """What is missing from the decoded audio: one warning, or none."""
         end_s, declared_s = round(self._decoded_s, 3), self._declared_s
+        is_flac = self._container.format.name == "flac"
+        slack_s = _FLAC_SLACK_S if is_flac else _DURATION_SLACK_S
         if self._damage is not None:
             at_s, reason = self._damage
             # Junk after the end of the sound costs nothing.
@@ -288,7 +299,7 @@ class _Decoding:
             message = f"the file is damaged in {places}, first at {at_s:g} s ({reason})"
         elif self._file.is_cut:
             at_s, message = end_s, f"the file is cut off, its audio ends at {end_s:g} s"
-        elif declared_s is not None and end_s < declared_s - _DURATION_SLACK_S:
+        elif declared_s is not None and end_s < declared_s - slack_s:
             at_s = end_s
             message = f"the file declares {declared_s:.2f} s of audio, only {end_s:g} s are in it"
         else:

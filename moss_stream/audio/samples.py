@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moss_stream.audio.resample import MODEL_RATE_HZ, check_rate, resample
-from moss_stream.errors import UnsupportedAudio
+from moss_stream.errors import AudioTooLong, UnsupportedAudio
 
 MIN_DURATION_S = 0.1
 """Shortest audio accepted, seconds: about one audio token (80 ms); no word is shorter."""
@@ -59,17 +59,21 @@ def check_duration(num_samples: int, rate_hz: int) -> None:
         )
 
 
-def check_samples(samples: npt.NDArray[Any], rate_hz: int) -> npt.NDArray[np.float32]:
+def check_samples(
+    samples: npt.NDArray[Any], rate_hz: int, *, max_duration_s: float | None = None
+) -> npt.NDArray[np.float32]:
     """Validate an array of samples and bring it to the model's rate.
 
     Args:
         samples: [n] mono; float32 or float64 with full scale 1, or int16 with full scale 32768.
         rate_hz: Its rate, samples per second.
+        max_duration_s: Longest audio accepted, seconds; None accepts any.
 
     Returns:
         [m] float32 at 16 kHz; the input itself where nothing had to change.
 
     Raises:
+        AudioTooLong: It lasts longer than `max_duration_s`; found before anything is computed.
         UnsupportedAudio: Wrong shape, type, rate or value, or shorter than `MIN_DURATION_S`.
     """
     if not isinstance(samples, np.ndarray):
@@ -81,6 +85,12 @@ def check_samples(samples: npt.NDArray[Any], rate_hz: int) -> npt.NDArray[np.flo
             f"samples has shape {samples.shape}, it must be mono: one dimension", field="samples"
         )
     check_rate(rate_hz)
+    if max_duration_s is not None and len(samples) > max_duration_s * rate_hz:
+        raise AudioTooLong(
+            f"the audio lasts {len(samples) / rate_hz:.1f} s, "
+            f"the longest allowed is {max_duration_s:g} s",
+            field="samples",
+        )
     if samples.dtype == np.int16:
         mono = samples.astype(np.float32) / np.float32(32768)
     elif samples.dtype in (np.float32, np.float64):

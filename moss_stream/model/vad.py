@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -35,7 +35,7 @@ _FFT_SAMPLES = 256
 _HOP_SAMPLES = 128
 _BINS = _FFT_SAMPLES // 2 + 1
 _WIDTH = 128
-_OFFLINE_FRAMES = 2048  # bounds the convolutions' memory to about 20 MB, whatever the length
+_OFFLINE_FRAMES = 2048  # about a minute; bounds memory to about 20 MB, whatever the length
 
 _STORED_NAMES = {
     "stft_conv.weight": "_model.stft.forward_basis_buffer",
@@ -136,7 +136,7 @@ class Vad(nn.Module):
 
     @torch.inference_mode()
     def speech_probabilities(self, samples: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Score every frame of a whole recording, as a fresh stream would, in one go.
+        """Score every frame of a whole recording, as a fresh stream would.
 
         Args:
             samples: [n] float32 in -1..1 at 16 kHz; a last partial frame is filled with zeros.
@@ -144,20 +144,33 @@ class Vad(nn.Module):
         Returns:
             [ceil(n / 512)] probabilities.
         """
+        stretches = list(self.probabilities_by_stretch(samples))
+        return np.concatenate(stretches) if stretches else np.zeros(0, dtype=np.float32)
+
+    @torch.inference_mode()
+    def probabilities_by_stretch(
+        self, samples: npt.NDArray[np.float32]
+    ) -> Iterator[npt.NDArray[np.float32]]:
+        """Score a whole recording about a minute at a time, so that its caller may stop.
+
+        Args:
+            samples: See `speech_probabilities`.
+
+        Yields:
+            [frames] probabilities of the next frames.
+        """
         num_frames = -(-len(samples) // FRAME_SAMPLES)
         if num_frames == 0:
-            return np.zeros(0, dtype=np.float32)
+            return
         audio = torch.from_numpy(np.ascontiguousarray(samples, dtype=np.float32))
         audio = pad(audio, (CONTEXT_SAMPLES, num_frames * FRAME_SAMPLES - len(samples)))
         frames = audio.unfold(0, CONTEXT_SAMPLES + FRAME_SAMPLES, FRAME_SAMPLES)
         device = self.final_conv.weight.device
-        features = [
-            self._features(frames[first : first + _OFFLINE_FRAMES].to(device))
-            for first in range(0, num_frames, _OFFLINE_FRAMES)
-        ]
-        output, _ = self.lstm(torch.cat(features)[:, None])
-        probabilities: npt.NDArray[np.float32] = self._probabilities(output[:, 0]).cpu().numpy()
-        return probabilities
+        memory = None
+        for first in range(0, num_frames, _OFFLINE_FRAMES):
+            features = self._features(frames[first : first + _OFFLINE_FRAMES].to(device))
+            output, memory = self.lstm(features[:, None], memory)
+            yield self._probabilities(output[:, 0]).cpu().numpy()
 
     def _features(self, audio: Tensor) -> Tensor:
         """Frames with their context, [N, 576], to [N, 128]."""

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from moss_stream.engine.request import Result, StopReason
 from moss_stream.transcript.guards import check_times, coverage, repeated_segments
 from moss_stream.transcript.markup import parse_markup
-from moss_stream.types import Timing, Transcript, TranscriptWarning, Usage
+from moss_stream.types import Transcript, TranscriptWarning
 
 
-def silent_transcript(
-    duration_s: float, warnings: Sequence[TranscriptWarning], *, queue_s: float = 0.0
-) -> Transcript:
+def silent_transcript(duration_s: float, warnings: Sequence[TranscriptWarning]) -> Transcript:
     """The transcript of a recording in which nobody speaks: the model was not asked."""
     silence = TranscriptWarning("no_speech", "no speech was found, so the model was not asked")
     return Transcript(
@@ -23,15 +21,16 @@ def silent_transcript(
         coverage_end_s=duration_s,
         truncated=False,
         warnings=(*warnings, silence),
-        usage=Usage(),
-        timing=Timing(queue_s=queue_s),
     )
 
 
 def raw_transcript(
     result: Result, markup: str, duration_s: float, warnings: Sequence[TranscriptWarning]
 ) -> Transcript:
-    """The transcript exactly as the model wrote it, parsed but neither checked nor repaired."""
+    """The transcript as the model wrote it: nothing is cut or checked, only read.
+
+    Reading damaged markup repairs it, which is reported like everything else.
+    """
     parsed = parse_markup(markup, duration_s)
     return Transcript(
         segments=tuple(parsed.segments),
@@ -40,7 +39,7 @@ def raw_transcript(
         duration_s=duration_s,
         coverage_end_s=max((segment.end_s for segment in parsed.segments), default=0.0),
         truncated=result.stop_reason is not StopReason.END,
-        warnings=tuple(warnings),
+        warnings=(*warnings, *parsed.repairs),
         usage=result.usage,
         timing=result.timing,
     )

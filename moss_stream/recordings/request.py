@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from moss_stream.config import check_range, check_whole
 from moss_stream.engine.request import Priority, Request
 from moss_stream.errors import AudioTooLong, ConfigError
 from moss_stream.model.checkpoint import Model
@@ -16,6 +17,11 @@ from moss_stream.types import Window
 
 MIN_OUTPUT_TOKENS = 512
 """Least output budget. Source: the model's other servers; see `OUTPUT_TOKENS_PER_S`."""
+MAX_OUTPUT_TOKENS = 131_072
+"""Largest output budget that can be asked for; what does not fit the context is never used."""
+MAX_TEXT_CHARACTERS = 8192
+"""Most characters of an instruction, and of all hot words together: they go before the model whole,
+at a cost that grows with their square."""
 OUTPUT_TOKENS_PER_S = 10
 """Output budget per audio second: dense meetings come to about 4.5 tokens a second."""
 
@@ -42,19 +48,33 @@ class Options:
     """Whether silence is kept from the model and its known defects are cut, repaired, reported."""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature <= 10.0:
+        check_range("temperature", self.temperature, 0, 10)
+        check_whole("seed", self.seed, 0, (1 << 32) - 1)
+        if self.max_new_tokens is not None:
+            check_whole("max_new_tokens", self.max_new_tokens, 1, MAX_OUTPUT_TOKENS)
+        if not isinstance(self.guards, bool):
             raise ConfigError(
-                f"temperature is {self.temperature!r}, allowed are 0 to 10", field="temperature"
+                f"guards is {self.guards!r}, allowed are True and False", field="guards"
             )
-        if self.max_new_tokens is not None and self.max_new_tokens < 1:
-            raise ConfigError(
-                f"max_new_tokens is {self.max_new_tokens}, it must be at least 1",
-                field="max_new_tokens",
-            )
-        if not 0 <= self.seed < 1 << 32:
-            raise ConfigError(f"seed is {self.seed}, allowed are 0 to 2**32 - 1", field="seed")
-        if isinstance(self.hotwords, str):
-            raise ConfigError("hotwords is one string, expected a list of words", field="hotwords")
+        _check_text("prompt", () if self.prompt is None else (self.prompt,))
+        if isinstance(self.hotwords, str) or not isinstance(self.hotwords, Sequence):
+            kind = type(self.hotwords).__name__
+            raise ConfigError(f"hotwords is a {kind}, expected a list of words", field="hotwords")
+        _check_text("hotwords", self.hotwords)
+
+
+def _check_text(field: str, values: Sequence[str]) -> None:
+    for value in values:
+        if not isinstance(value, str):
+            kind = type(value).__name__
+            raise ConfigError(f"{field} has {value!r} of type {kind}, expected text", field=field)
+        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise ConfigError(f"{field} is not valid Unicode text", field=field)
+    length = sum(map(len, values))
+    if length > MAX_TEXT_CHARACTERS:
+        raise ConfigError(
+            f"{field} has {length} characters, allowed are {MAX_TEXT_CHARACTERS}", field=field
+        )
 
 
 def cut_windows(samples: npt.NDArray[np.float32], window_samples: int) -> list[Window]:
@@ -79,14 +99,15 @@ def build_request(
         AudioTooLong: Prompt and least output do not fit `max_tokens`; says what is allowed.
     """
     windows = cut_windows(samples, model.spec.audio.window_samples)
-    prompt = model.prompts.build(
-        [len(window.samples) for window in windows], text=options.prompt, hotwords=options.hotwords
-    )
+    lengths = [len(window.samples) for window in windows]
+    prompt = model.prompts.build(lengths, text=options.prompt, hotwords=options.hotwords)
     duration_s = len(samples) / model.spec.audio.rate_hz
     room = max_tokens - len(prompt.ids)
     budget = options.max_new_tokens or output_budget(duration_s)
     if room < min(budget, MIN_OUTPUT_TOKENS):
-        allowed_s = max_audio_s(model, max_tokens)
+        # The caller's own text takes room from the audio.
+        text_tokens = len(prompt.ids) - model.prompts.count(lengths)
+        allowed_s = max_audio_s(model, max_tokens - text_tokens)
         raise AudioTooLong(
             f"the audio lasts {duration_s:.1f} s and its prompt takes {len(prompt.ids)} tokens; "
             f"{max_tokens} tokens are available, enough for {allowed_s:.0f} s",
