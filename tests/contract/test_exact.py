@@ -172,7 +172,8 @@ def test_forced_tokens_are_not_decided_again(checkpoint: tuple[Path, Model]) -> 
 
 def test_mixed_batch_changes_nothing(checkpoint: tuple[Path, Model]) -> None:
     directory, model = checkpoint
-    clips = [load_clip(name) for name in CLIPS] + [long_audio(LONG)]
+    # The long one twice: siblings in one batch must not read what neither has written.
+    clips = [load_clip(name) for name in CLIPS] + [long_audio(LONG)] * 2
     expected = [reference_generate(directory, c, max_new_tokens=NEW_TOKENS) for c in clips]
     with running(model, step_tokens=96, encode_windows=1) as engine:
         handles = [
