@@ -237,6 +237,20 @@ def test_bug_keeps_its_traceback() -> None:
         main(["transcribe", "bug.wav"])
 
 
+def test_stdout_that_cannot_be_written_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    assert main(["transcribe", "a.wav"]) == 1
+    assert capsys.readouterr().err == (
+        "moss-stream: a.wav: cannot write to stdout: No space left on device\n"
+    )
+
+
 def test_broken_pipe_is_quiet(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -118,6 +118,17 @@ def test_media_refuses_long_file_that_declares_nothing():
         load_media(data, max_duration_s=1)
 
 
+def test_media_stops_decoding_when_its_caller_says_so():
+    calls = iter([None, None, InterruptedError("enough")])
+
+    def check() -> None:
+        if error := next(calls):
+            raise error
+
+    with pytest.raises(InterruptedError, match="enough"):
+        load_media(wav_bytes(tone(16_000, 3.0)), check=check)
+
+
 def test_media_accepts_file_of_just_the_longest_duration():
     assert load_media(wav_bytes(NOISE), max_duration_s=1).duration_s == 1.0
     with pytest.raises(AudioTooLong):

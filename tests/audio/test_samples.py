@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from moss_stream.audio.samples import MIN_DURATION_S, check_samples
-from moss_stream.errors import UnsupportedAudio
+from moss_stream.errors import AudioTooLong, UnsupportedAudio
 
 
 def test_check_samples_keeps_float_mono_at_model_rate():
@@ -64,6 +64,15 @@ def test_check_samples_refuses_short_audio_naming_duration_and_limit():
         check_samples(np.zeros(800, np.float32), 16_000)
 
     assert len(check_samples(np.zeros(round(MIN_DURATION_S * 8000), np.float32), 8000)) == 1600
+
+
+def test_check_samples_refuses_audio_beyond_the_longest():
+    assert len(check_samples(np.zeros(8000, np.float32), 8000, max_duration_s=1)) == 16_000
+    with pytest.raises(
+        AudioTooLong, match=r"lasts 1\.0 s, the longest allowed is 0\.9 s"
+    ) as caught:
+        check_samples(np.zeros(8000, np.float32), 8000, max_duration_s=0.9)
+    assert caught.value.field == "samples"
 
 
 def test_check_samples_refuses_rate_out_of_range():

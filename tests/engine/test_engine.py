@@ -131,7 +131,10 @@ def test_newer_refresh_replaces_a_waiting_one(tiny: Model) -> None:
     fields: dict[str, Any] = {"priority": Priority.PARTIAL, "stream_id": "a"}
     with running(tiny, max_rows=1) as engine:
         release = blocked(engine)
-        running_one = engine.submit(make_request(tiny, speech(30), max_new_tokens=4))
+        # A final, so that it is served first whatever else has been submitted by then.
+        running_one = engine.submit(
+            make_request(tiny, speech(30), max_new_tokens=4, priority=Priority.FINAL)
+        )
         old = engine.submit(make_request(tiny, speech(2), **fields))
         other = engine.submit(make_request(tiny, speech(2), **fields | {"stream_id": "b"}))
         new = engine.submit(make_request(tiny, speech(3), **fields))

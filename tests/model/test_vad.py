@@ -84,6 +84,17 @@ def test_vad_of_a_long_recording_does_not_depend_on_its_parts(vad: Vad) -> None:
     )
 
 
+def test_vad_of_a_recording_in_stretches_remembers_from_one_to_the_next(vad: Vad) -> None:
+    long = np.tile(load_clip("mix_trio_001"), 10)
+
+    stretches = list(vad.probabilities_by_stretch(long))
+
+    assert len(stretches) == 2
+    expected = _frame_by_frame(vad, long).numpy()
+    joined = np.concatenate(stretches)[: len(expected)]
+    np.testing.assert_allclose(joined, expected, atol=1e-3)
+
+
 def test_vad_fills_up_the_last_frame(vad: Vad) -> None:
     samples = load_clip("seen_voice_000")[:20_000]
     padded = np.pad(samples, (0, -len(samples) % FRAME_SAMPLES))
