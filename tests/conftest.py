@@ -37,6 +37,6 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture(autouse=True)
-def two_threads() -> None:
-    # Importing silero_vad, which one test does, leaves the process with one.
-    torch.set_num_threads(2)
+def one_thread() -> None:
+    """More threads than free cores wait for each other at every operation, many times as long."""
+    torch.set_num_threads(1)

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.clips import load_clip
-from support.engine import make_request, running
+from support.engine import blocked, make_request, running
 
 from moss_stream.engine.delivery import Handle
 from moss_stream.engine.engine import Engine
@@ -35,19 +35,6 @@ SPEECH = load_clip("mix_duo_002")
 def speech(seconds: float, start_s: float = 0.0) -> npt.NDArray[np.float32]:
     start = int(start_s * 16_000)
     return np.resize(SPEECH, start + int(seconds * 16_000))[start:].astype(np.float32)
-
-
-def blocked(engine: Engine) -> threading.Event:
-    """Make the engine's next forward wait until the returned event is set."""
-    release = threading.Event()
-    forward = engine._runner.forward
-
-    def wait_first(*arguments: Any) -> list[list[int]]:
-        release.wait()
-        return forward(*arguments)
-
-    engine._runner.forward = wait_first  # type: ignore[method-assign]
-    return release
 
 
 def run_alone(model: Model, request: Request) -> tuple[int, ...]:

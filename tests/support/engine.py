@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -36,10 +37,23 @@ def make_request(
 @contextmanager
 def running(model: Model, **config: Any) -> Iterator[Engine]:
     """An engine that must end with every KV block accounted for."""
-    engine = Engine(model, EngineConfig(**(SMALL | config)), threads=2)
+    engine = Engine(model, EngineConfig(**(SMALL | config)), threads=1)
     try:
         yield engine
         assert engine.drain(60)
         engine.check_idle()
     finally:
         engine.close()
+
+
+def blocked(engine: Engine) -> threading.Event:
+    """Make the engine's next forward wait until the returned event is set."""
+    release = threading.Event()
+    forward = engine._runner.forward
+
+    def wait_first(*arguments: Any) -> list[list[int]]:
+        release.wait()
+        return forward(*arguments)
+
+    engine._runner.forward = wait_first  # type: ignore[method-assign]
+    return release
