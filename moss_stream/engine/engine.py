@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -150,8 +151,9 @@ class Engine:
             CapacityError: It can never fit, or too many wait already.
             EngineStopped: The engine is draining or closed.
         """
-        handle = Handle(lambda: self._cancel(job))
-        job = self._queue(request, handle)
+        sequence = self._new_sequence(request)
+        handle = Handle(partial(self._cancel, sequence.id))
+        self._queue(sequence, handle)
         return handle
 
     def submit_async(self, request: Request) -> AsyncHandle:
@@ -161,8 +163,9 @@ class Engine:
             CapacityError: It can never fit, or too many wait already.
             EngineStopped: The engine is draining or closed.
         """
-        handle = AsyncHandle(lambda: self._cancel(job))
-        job = self._queue(request, handle)
+        sequence = self._new_sequence(request)
+        handle = AsyncHandle(partial(self._cancel, sequence.id))
+        self._queue(sequence, handle)
         return handle
 
     def stats(self) -> EngineStats:
@@ -203,13 +206,16 @@ class Engine:
         with self._wake:
             self._scheduler.pool.check_idle()
 
-    def _queue(self, request: Request, receiver: Receiver) -> Job:
+    def _new_sequence(self, request: Request) -> Sequence:
+        with self._wake:
+            self._next_id += 1
+            return Sequence(self._next_id, request)
+
+    def _queue(self, sequence: Sequence, receiver: Receiver) -> None:
         with self._wake:
             if self._stop is not None:
                 raise self._stop
-            sequence = Sequence(self._next_id, request)
-            self._next_id += 1
-            embeddings = Embeddings([None] * len(request.windows))
+            embeddings = Embeddings([None] * len(sequence.request.windows))
             job = Job(sequence, receiver, embeddings, submitted_s=time.monotonic())
             replaced = self._scheduler.submit(sequence)
             self._jobs[sequence.id] = job
@@ -217,11 +223,12 @@ class Engine:
                 self._fail(self._jobs[replaced.id], Cancelled("replaced by a newer refresh"))
                 self._outbox.flush()
             self._wake.notify_all()
-            return job
 
-    def _cancel(self, job: Job) -> None:
+    def _cancel(self, sequence_id: int) -> None:
+        # By id: a handle that held its job would keep the audio until the cycle is collected.
         with self._wake:
-            if job.sequence.id in self._jobs:
+            job = self._jobs.get(sequence_id)
+            if job is not None:
                 self._scheduler.cancel(job.sequence)
                 self._fail(job, Cancelled("cancelled by its caller"))
                 self._outbox.flush()

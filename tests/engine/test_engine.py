@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -324,6 +326,22 @@ def test_sampling_depends_on_the_seed_alone(tiny: Model) -> None:
         handles = [engine.submit(request), engine.submit(drafted)]
         assert [handle.result(60).token_ids for handle in handles] == [alone, alone]
         assert all(handle.result(60) for handle in crowd)
+
+
+def test_a_finished_request_is_let_go_without_the_collector(tiny: Model) -> None:
+    request = make_request(tiny, speech(2), max_new_tokens=2)
+    gone = weakref.ref(request.windows[0].samples)
+    gc.disable()
+    try:
+        with running(tiny, encoder_cache_entries=0) as engine:
+            handle = engine.submit(request)
+            handle.result(60)
+            del handle, request
+            # Another step, so that the engine's own locals speak of something else.
+            engine.submit(make_request(tiny, speech(3), max_new_tokens=2)).result(60)
+            assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_idle_engine_holds_no_kv(tiny: Model) -> None:
