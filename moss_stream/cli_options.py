@@ -77,6 +77,6 @@ ThreadsOption = Annotated[
         envvar="MOSS_STREAM_THREADS",
         parser=number(int, 1, 1024),
         metavar="N",
-        help="Threads of the model on CPU, 1 to 1024; by default all cores.",
+        help="Threads of the model on CPU, 1 to 1024; by default all cores, one less for serve.",
     ),
 ]
