@@ -4,7 +4,7 @@ Both get the same recordings, the same dtype, the same number of threads and the
 and neither looks for silence or repairs anything. The baseline takes one recording at a time, as
 `generate` is commonly used. Every level of concurrency gets a fresh engine, so that none finds
 another's windows cached, and a share of the baseline's recordings is timed before each, so that a
-machine that slows down slows both.
+machine that slows down slows both. Whoever is not timed has no threads (`model/threads.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from conditions import RATE_HZ, conditions, excerpts, report
 
 from moss_stream import Transcriber
 from moss_stream.model.checkpoint import DTYPES, find_checkpoint
+from moss_stream.model.threads import in_passing, use_threads
 
 Samples = npt.NDArray[np.float32]
 INPUTS = {"5s": 5.0, "20s": 20.0, "60s": 60.0, "20min": 1200.0}
@@ -63,7 +65,9 @@ class Baseline:
         return ids[:-1] if ids[-1] in stop_ids else ids
 
 
-def time_baseline(baseline: Baseline, recordings: list[Samples], run: Run) -> None:
+def time_baseline(baseline: Baseline, recordings: list[Samples], threads: int, run: Run) -> None:
+    use_threads(threads)
+    baseline.transcribe(recordings[0][: 2 * RATE_HZ])  # warms up
     for samples in recordings:
         started = time.perf_counter()
         run.outputs.append(baseline.transcribe(samples))
@@ -131,22 +135,22 @@ def main(
     json: Path | None = None,
 ) -> None:
     """Time whole recordings against transformers' generate."""
-    torch.set_num_threads(threads)
     levels = [int(level) for level in concurrency.split(",")]
     reference = (
-        Baseline(find_checkpoint(model), DTYPES[dtype]) if baseline == "transformers" else None
+        in_passing(lambda: Baseline(find_checkpoint(model), DTYPES[dtype]))
+        if baseline == "transformers"
+        else None
     )
     rows = []
     for kind in inputs.split(","):
         audio = excerpts(recordings if INPUTS[kind] < 600 else 2, INPUTS[kind])
-        if reference is not None:
-            reference.transcribe(audio[0][: 3 * RATE_HZ])
         base, runs = Run(), []
         for index, level in enumerate(levels):
             if reference is not None:
                 # A contiguous share each: outputs stay in the order of the recordings.
                 first, last = (len(audio) * n // len(levels) for n in (index, index + 1))
-                time_baseline(reference, audio[first:last], base)
+                share = audio[first:last]
+                in_passing(partial(time_baseline, reference, share, threads, base))
             with Transcriber(model, "cpu", dtype, threads=threads) as transcriber:
                 transcriber.transcribe(audio[0][: 2 * RATE_HZ], RATE_HZ)
                 runs.append(time_engine(transcriber, audio, level))

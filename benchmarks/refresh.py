@@ -1,8 +1,8 @@
 """A growing utterance refreshed at intervals: draft verification against full re-decoding.
 
 Both ways run on the same engine settings and see the same audio at every refresh; the texts must
-be equal at every step. They take turns refresh by refresh, each on an engine of its own, so that a
-machine that slows down slows both.
+be equal at every step. They take turns utterance by utterance, each on an engine of its own: two
+engines in one process would share the cores even while one of them is idle (`model/threads.py`).
 """
 
 from __future__ import annotations
@@ -65,19 +65,20 @@ def grow(
     names = ("draft", "re-decode")
     totals = {name: Totals() for name in names}
     equal = steps = 0
-    config = EngineConfig(kv_bytes=1 << 30)
-    engines = {name: Engine(model, config, threads=threads) for name in names}
     for audio in excerpts(utterances, seconds, voices):
-        previous: tuple[int, ...] = ()
-        for step in range(1, int(seconds / interval_s) + 1):
-            heard = audio[: int(step * interval_s * RATE_HZ)]
-            drafted = refresh(model, engines["draft"], heard, previous, totals["draft"])
-            plain = refresh(model, engines["re-decode"], heard, (), totals["re-decode"])
-            equal += drafted == plain
-            steps += 1
-            previous = drafted
-    for engine in engines.values():
-        engine.close()
+        texts: dict[str, list[tuple[int, ...]]] = {name: [] for name in names}
+        for name in names:
+            engine = Engine(model, EngineConfig(kv_bytes=1 << 30), threads=threads)
+            refresh(model, engine, audio[-RATE_HZ:], (), Totals())  # warms up
+            previous: tuple[int, ...] = ()
+            for step in range(1, int(seconds / interval_s) + 1):
+                heard = audio[: int(step * interval_s * RATE_HZ)]
+                draft = previous if name == "draft" else ()
+                previous = refresh(model, engine, heard, draft, totals[name])
+                texts[name].append(previous)
+            engine.close()
+        equal += sum(a == b for a, b in zip(*texts.values(), strict=True))
+        steps += len(texts["draft"])
     plain_totals = totals["re-decode"]
     return [
         {

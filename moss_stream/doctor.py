@@ -180,16 +180,19 @@ def check_hub_cache() -> Check:
 def check_vad() -> Check:
     """Score the sample, which is speech, and digital silence."""
     from moss_stream.audio.media import load_media
+    from moss_stream.model.threads import side_threads
     from moss_stream.model.vad import load_vad
 
+    silent = np.zeros(VAD_SILENCE_SAMPLES, dtype=np.float32)
     try:
         vad = load_vad()
-        speech = vad.speech_probabilities(load_media(SAMPLE).samples).max()
+        with side_threads(1, "moss-doctor") as side:
+            speech = side.submit(vad.speech_probabilities, load_media(SAMPLE).samples).result()
+            silence = side.submit(vad.speech_probabilities, silent).result()
     except MossStreamError as error:
         return Check("vad", "fail", str(error), "reinstall: pip install --force-reinstall .")
-    silence = vad.speech_probabilities(np.zeros(VAD_SILENCE_SAMPLES, dtype=np.float32)).max()
-    detail = f"speech scores {speech:.2f}, silence {silence:.2f}"
-    if not silence < VAD_THRESHOLD < speech:
+    detail = f"speech scores {speech.max():.2f}, silence {silence.max():.2f}"
+    if not silence.max() < VAD_THRESHOLD < speech.max():
         return Check(
             "vad",
             "fail",

@@ -23,6 +23,7 @@ from moss_stream.engine.engine import Engine
 from moss_stream.engine.request import Result
 from moss_stream.errors import ConfigError, EngineStopped, StateError
 from moss_stream.model.checkpoint import Model, load_model
+from moss_stream.model.threads import side_threads
 from moss_stream.model.tokenizer import Tokenizer
 from moss_stream.model.vad import Vad, load_vad
 from moss_stream.recordings.outcome import guarded_transcript, raw_transcript, silent_transcript
@@ -35,6 +36,8 @@ Source = str | os.PathLike[str] | bytes | npt.NDArray[np.float32]
 """A path, the bytes of a media file, or float32 mono samples (then with a sample rate)."""
 SIDE_BY_SIDE = 16
 """Recordings that `submit` works on at the same time; more wait."""
+SCORING = 2
+"""Recordings whose speech is looked for at the same time, while others are decoded."""
 
 
 class TranscribeOptions(TypedDict, total=False):
@@ -167,6 +170,7 @@ class Transcriber:
         self._vad = load_vad()
         self._threads = threads or os.cpu_count() or 1
         self._engine = Engine(self._model, config, threads=self._threads)
+        self._scoring = side_threads(SCORING, "moss-scoring")
         self._pool = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="moss-recording")
         self._max_audio_s = max_audio_s(self._model, self._engine.max_tokens)
         self._closed = threading.Event()
@@ -263,6 +267,7 @@ class Transcriber:
         self._closed.set()
         self._engine.close()
         self._pool.shutdown()
+        self._scoring.shutdown()
 
     def __enter__(self) -> Self:
         return self
@@ -278,7 +283,13 @@ class Transcriber:
     def _prepare(self, source: Source, sample_rate: int | None, options: Options) -> _Recording:
         self._check_open()
         media = self._load(source, sample_rate)
-        return _Recording(media, options, self._speech(media) if options.guards else ())
+        if not options.guards:
+            return _Recording(media, options, ())
+        try:
+            speech = self._scoring.submit(self._speech, media)
+        except RuntimeError as error:  # closed since it was checked
+            raise EngineStopped("the transcriber is closed") from error
+        return _Recording(media, options, speech.result())
 
     def _load(self, source: Source, sample_rate: int | None) -> Media:
         rate_hz, limit_s = self._model.spec.audio.rate_hz, self._max_audio_s

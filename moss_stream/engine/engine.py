@@ -30,6 +30,7 @@ from moss_stream.errors import (
     RequestFailed,
 )
 from moss_stream.model.checkpoint import Model
+from moss_stream.model.threads import in_passing, use_threads
 from moss_stream.types import Timing, Usage, Window
 
 logger = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class Engine:
         self.model = model
         self.config = config or EngineConfig()
         self._threads = threads
-        self._runner = Runner(model, self.config)
+        self._runner = in_passing(partial(Runner, model, self.config))
         self._scheduler = Scheduler(self.config, self._runner.num_blocks)
         self._cache: EncoderCache[torch.Tensor] = EncoderCache(
             self.config.encoder_cache_entries, self.config.encoder_cache_bytes
@@ -236,7 +237,7 @@ class Engine:
 
     def _run(self) -> None:
         if self._threads is not None:
-            torch.set_num_threads(self._threads)
+            use_threads(self._threads)
         stop = EngineStopped("the engine is closed")
         try:
             while self._await_work():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from moss_stream.model.encoder import Encoder
 from moss_stream.model.mel import MelFrontEnd
 from moss_stream.model.prompt import PromptBuilder
 from moss_stream.model.spec import ModelSpec, load_spec
+from moss_stream.model.threads import in_passing
 from moss_stream.model.tokenizer import Tokenizer
 from moss_stream.model.weights import expected_shapes, load_weights
 
@@ -130,19 +132,22 @@ def load_model(
     torch_device = resolve_device(device)
     torch_dtype = resolve_dtype(dtype, torch_device)
     spec = load_spec(find_checkpoint(name))
+    return in_passing(partial(_load, spec, torch_dtype, torch_device))
+
+
+@torch.inference_mode()
+def _load(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> Model:
     tokenizer = Tokenizer(spec.directory)
-    prompts = PromptBuilder(spec, tokenizer)
-    with torch.inference_mode():
-        encoder, decoder = load_weights(spec, dtype=torch_dtype, device=torch_device)
+    encoder, decoder = load_weights(spec, dtype=dtype, device=device)
     return Model(
         spec=spec,
         tokenizer=tokenizer,
-        prompts=prompts,
+        prompts=PromptBuilder(spec, tokenizer),
         mel=MelFrontEnd(spec.audio),
         encoder=Encoder(spec, encoder),
         decoder=Decoder(spec.decoder, decoder),
-        dtype=torch_dtype,
-        device=torch_device,
+        dtype=dtype,
+        device=device,
         parameters=num_parameters(spec),
     )
 

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from moss_stream.errors import StateError, UnsupportedModelError, WeightsError
+from moss_stream.model.threads import in_passing
 
 FRAME_SAMPLES = 512
 """New samples in a frame, at 16 kHz."""
@@ -199,6 +200,10 @@ def load_vad(device: torch.device | str = "cpu") -> Vad:
     path = Path(spec.origin).parent / "data" / "silero_vad.jit"
     if not path.is_file():
         raise UnsupportedModelError(f"the installed silero-vad has no data file {path.name}")
+    return in_passing(lambda: _read_vad(path).to(device))
+
+
+def _read_vad(path: Path) -> Vad:
     with warnings.catch_warnings():
         # torch 2.13 deprecates TorchScript; goes when the package ships these weights otherwise.
         warnings.filterwarnings("ignore", "`torch.jit.load`", DeprecationWarning)
@@ -208,4 +213,4 @@ def load_vad(device: torch.device | str = "cpu") -> Vad:
         vad.load_state_dict({ours: stored[theirs] for ours, theirs in _STORED_NAMES.items()})
     except (KeyError, RuntimeError) as error:
         raise WeightsError(f"the weights of silero-vad do not fit: {error}") from error
-    return vad.requires_grad_(False).eval().to(device)
+    return vad.requires_grad_(False).eval()

@@ -10,13 +10,13 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from moss_stream.engine.delivery import AsyncHandle
 from moss_stream.engine.engine import Engine
 from moss_stream.engine.request import Request, Result
 from moss_stream.live.events import DecodeKind, DecodeRequest
 from moss_stream.model.checkpoint import Model
+from moss_stream.model.threads import side_threads
 from moss_stream.model.tokenizer import Tokenizer
 from moss_stream.model.vad import Vad
 from moss_stream.server.metrics import Metrics
@@ -52,7 +52,7 @@ class Hub:
         self.model = model
         self.engine = engine
         self.metrics = metrics
-        self._workers = ThreadPoolExecutor(2, thread_name_prefix="moss-live")
+        self._workers = side_threads(2, "moss-live")
         self._scorer = Scorer(vad, self._workers)
         self._streams: set[LiveStream] = set()
         self._tasks: list[asyncio.Task[None]] = []

@@ -1,0 +1,38 @@
+"""Threads that call torch: the engine's and those beside it.
+
+Every thread that calls torch with more than one CPU thread keeps an OpenMP team for as long as it
+lives. Once all teams together outnumber the cores, the members of each sleep at every barrier
+instead of spinning, whether the other teams have work or not: with a team left behind by the thread
+that loaded the model, a decode step of the small checkpoint took 6.5 ms instead of 3.8 (two cores,
+two threads). So the engine's team is to be the only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+def use_threads(count: int) -> None:
+    """Let the calling thread compute with `count` threads from now on."""
+    torch.set_num_threads(count)
+    # A thread's first use of torch takes what was set last in any thread: this is that first use.
+    torch.get_num_threads()
+
+
+def side_threads(count: int, name: str) -> ThreadPoolExecutor:
+    """Threads for small models beside the engine: each computes alone, without a team."""
+    return ThreadPoolExecutor(
+        count, thread_name_prefix=name, initializer=use_threads, initargs=(1,)
+    )
+
+
+def in_passing(work: Callable[[], T]) -> T:
+    """Do `work` with all cores on a thread that ends with it, and its team with the thread."""
+    with ThreadPoolExecutor(1, thread_name_prefix="moss-passing") as thread:
+        return thread.submit(work).result()
