@@ -117,26 +117,34 @@ class Runner:
         for row, view, audio in zip(rows, views, embeddings, strict=True):
             _place_audio(hidden, row, view, audio)
         self._attention.begin(views)
-        hidden = decoder.forward(hidden, torch.tensor(positions, device=device), self._attention)
-        return self._choose(rows, views, hidden)
+        ends = [view.offset + view.num_tokens for view in views]
+        wanted = [
+            place
+            for row, end in zip(rows, ends, strict=True)
+            for place in range(end - row.num_logits, end)
+        ]
+        hidden = decoder.forward(
+            hidden,
+            torch.tensor(positions, device=device),
+            self._attention,
+            torch.tensor(wanted, dtype=torch.int64, device=device),
+        )
+        return self._choose(rows, hidden)
 
-    def _choose(self, rows: Seq[Row], views: Seq[RowView], hidden: torch.Tensor) -> list[list[int]]:
-        wanted: list[int] = []
+    def _choose(self, rows: Seq[Row], hidden: torch.Tensor) -> list[list[int]]:
+        """Pick the tokens after the positions whose hidden states [N, D] were asked for."""
         choices: list[Choice] = []
-        for row, view in zip(rows, views, strict=True):
+        for row in rows:
             request = row.sequence.request
-            end = view.offset + view.num_tokens
-            wanted.extend(range(end - row.num_logits, end))
             # Position p chooses output number p + 1 - len(prompt).
             first = row.start + len(row.ids) - row.num_logits + 1 - len(request.prompt.ids)
             choices.extend(
                 Choice(request.temperature, request.seed, first + i) for i in range(row.num_logits)
             )
         chosen: list[int] = []
-        selected = hidden[torch.tensor(wanted, dtype=torch.int64, device=hidden.device)]
-        for at in range(0, len(wanted), LOGIT_ROWS):
+        for at in range(0, len(choices), LOGIT_ROWS):
             part = slice(at, at + LOGIT_ROWS)
-            chosen.extend(choose(self.model.decoder.logits(selected[part]), choices[part]))
+            chosen.extend(choose(self.model.decoder.logits(hidden[part]), choices[part]))
         counts = iter(chosen)
         return [[next(counts) for _ in range(row.num_logits)] for row in rows]
 

@@ -56,7 +56,11 @@ class Decoder:
         return F.embedding(ids, self.weights.embedding)
 
     def forward(
-        self, hidden: torch.Tensor, positions: torch.Tensor, attention: Attention
+        self,
+        hidden: torch.Tensor,
+        positions: torch.Tensor,
+        attention: Attention,
+        wanted: torch.Tensor,
     ) -> torch.Tensor:
         """Run all layers.
 
@@ -64,9 +68,10 @@ class Decoder:
             hidden: [T, D] input embeddings of the packed tokens.
             positions: [T] int64 position of each token in its sequence.
             attention: Prepared for this step by `begin`.
+            wanted: [N] int64 indices of the packed tokens whose hidden states are asked for.
 
         Returns:
-            [T, D] hidden states before the final norm.
+            [N, D] hidden states before the final norm.
         """
         spec = self.spec
         cos, sin = self._rotary.at(positions)
@@ -79,6 +84,9 @@ class Decoder:
             mixed = attention.attend(
                 index, qk[:, : spec.num_heads], qk[:, spec.num_heads :], qkv[:, rotated_heads:]
             )
+            if layer is self.weights.layers[-1]:
+                # Of the other tokens only the keys and values were needed.
+                hidden, mixed = hidden[wanted], mixed[wanted]
             hidden = hidden + layer.output(mixed.flatten(1))
             gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, dim=-1)
             hidden = hidden + layer.down(self._activation(gate) * up)
