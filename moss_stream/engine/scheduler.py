@@ -250,7 +250,11 @@ class Scheduler:
         return rows
 
     def _prefill_rows(self, budget: int) -> list[Row]:
-        """Feed prompts, first come first served; a prompt's last chunk carries proposals too."""
+        """Feed prompts, first come first served; a prompt's last chunk carries proposals too.
+
+        Less than a block in front of a window that is still being encoded waits for the window:
+        a step of its own would cost more than it saves.
+        """
         rows: list[Row] = []
         for sequence in self._active:
             if not budget:
@@ -261,7 +265,7 @@ class Scheduler:
             end = min(sequence.ready_until, start + budget)
             if end == len(sequence.known):
                 row = _last_row(sequence, budget - (end - start))
-            elif start < end:
+            elif end - start >= min(budget, self.pool.block_tokens):
                 row = Row(sequence, start, tuple(sequence.known[start:end]), 0, 0)
             else:
                 continue

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-import threading
 import weakref
 from typing import Any
 
@@ -134,29 +133,32 @@ def test_newer_refresh_replaces_a_waiting_one(tiny: Model) -> None:
 
 
 def test_finals_overtake_partials_and_files(tiny: Model) -> None:
-    order: list[str] = []
+    fields: dict[str, dict[str, Any]] = {
+        "file": {"priority": Priority.FILE},
+        "late partial": {"priority": Priority.PARTIAL, "deadline_s": 9.0},
+        "early partial": {"priority": Priority.PARTIAL, "deadline_s": 3.0},
+        "final": {"priority": Priority.FINAL},
+    }
+    served: dict[Request, None] = {}
     with running(tiny, max_rows=1) as engine:
+        forward = engine._runner.forward
+
+        def watch(rows: Any, *rest: Any) -> list[list[int]]:
+            served.update((row.sequence.request, None) for row in rows)
+            return forward(rows, *rest)
+
+        engine._runner.forward = watch  # type: ignore[method-assign]
         release = blocked(engine)
-        first = engine.submit(make_request(tiny, speech(10), max_new_tokens=2))
-        handles = {
-            name: engine.submit(make_request(tiny, speech(1), max_new_tokens=4, **fields))
-            for name, fields in {
-                "file": {"priority": Priority.FILE},
-                "late partial": {"priority": Priority.PARTIAL, "deadline_s": 9.0},
-                "early partial": {"priority": Priority.PARTIAL, "deadline_s": 3.0},
-                "final": {"priority": Priority.FINAL},
-            }.items()
+        first = make_request(tiny, speech(10), max_new_tokens=2)
+        requests = {
+            name: make_request(tiny, speech(1), max_new_tokens=4, **own)
+            for name, own in fields.items()
         }
-        threads = [
-            threading.Thread(target=lambda n=n, h=h: (h.result(60), order.append(n)))
-            for n, h in handles.items()
-        ]
-        for thread in threads:
-            thread.start()
+        handles = [engine.submit(request) for request in (first, *requests.values())]
         release.set()
-        assert first.result(60)
-        for thread in threads:
-            thread.join()
+        for handle in handles:
+            handle.result(60)
+    order = [name for request in served for name in requests if request is requests[name]]
     assert order == ["final", "early partial", "late partial", "file"]
 
 

@@ -344,16 +344,29 @@ def test_draft_agreed_with_to_the_end_is_done_in_one_step() -> None:
 
 def test_prefill_goes_no_further_than_the_windows_that_are_ready() -> None:
     simulation = Simulation()
-    sequence = simulation.submit(make_request([1, 2], **LONG))
+    sequence = simulation.submit(make_request([1, 2], head=(3, 4, 6, 3, 4), **LONG))
     rows = [simulation.step(encode=0)[0]]
     assert simulation.step(encode=1) == []
     rows += [simulation.step(encode=1)[0], simulation.step()[0]]
     assert [(row.start, len(row.ids), row.num_logits) for row in rows] == [
-        (0, 2, 0),
-        (2, 7, 0),
-        (9, 8, 1),
+        (0, 5, 0),
+        (5, 7, 0),
+        (12, 8, 1),
     ]
     assert sequence.prefix_hit_tokens == 0
+
+
+def test_less_than_a_block_waits_for_the_window_behind_it() -> None:
+    simulation = Simulation()
+    simulation.submit(make_request([1], **LONG))
+    assert simulation.step(encode=1) == []
+    assert [(row.start, row.num_logits) for row in simulation.step()] == [(0, 1)]
+
+
+def test_a_step_smaller_than_a_block_still_moves_a_prompt_on() -> None:
+    simulation = Simulation(step_tokens=1)
+    simulation.submit(make_request([1], **LONG))
+    assert [len(row.ids) for row in simulation.step(encode=0)] == [1]
 
 
 def test_windows_are_wanted_in_order_of_service_and_only_where_needed() -> None:
