@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -18,7 +18,8 @@ import torch
 from moss_stream.config import EngineConfig
 from moss_stream.engine.delivery import AsyncHandle, Handle, Outbox, Receiver
 from moss_stream.engine.encoder_cache import EncoderCache
-from moss_stream.engine.request import Request, Result, TokenDelta
+from moss_stream.engine.job import Job
+from moss_stream.engine.request import Request, TokenDelta
 from moss_stream.engine.runner import Embeddings, Runner
 from moss_stream.engine.scheduler import Row, Scheduler
 from moss_stream.engine.sequence import Sequence, State
@@ -31,61 +32,15 @@ from moss_stream.errors import (
 )
 from moss_stream.model.checkpoint import Model
 from moss_stream.model.threads import in_passing, use_threads
-from moss_stream.types import Timing, Usage, Window
+from moss_stream.types import Window
 
 logger = logging.getLogger(__name__)
 
 IDLE_WAIT_S = 0.002
 """Pause when everything waits for something outside the engine, such as company for a prefill."""
-
-
-@dataclass(slots=True)
-class Job:
-    """One request on its way through the engine."""
-
-    sequence: Sequence
-    receiver: Receiver
-    embeddings: Embeddings
-    submitted_s: float
-    admitted_s: float | None = None
-    encode_s: float = 0.0
-    prefill_s: float = 0.0
-    decode_s: float = 0.0
-    encoder_hits: int = 0
-    encoder_misses: int = 0
-    unsent: list[int] = field(default_factory=list)
-    """Tokens emitted and not delivered yet."""
-    sent_s: float | None = None
-    """When tokens were last delivered."""
-
-    def result(self) -> Result:
-        """The finished request's result."""
-        sequence = self.sequence
-        assert sequence.stop_reason is not None
-        prompt = sequence.request.prompt
-        admitted_s = self.submitted_s if self.admitted_s is None else self.admitted_s
-        return Result(
-            token_ids=tuple(sequence.output),
-            stop_reason=sequence.stop_reason,
-            accepted_length=sequence.draft.accepted_length,
-            usage=Usage(
-                audio_tokens=prompt.audio_tokens,
-                prompt_tokens=len(prompt.ids),
-                prefix_hit_tokens=sequence.prefix_hit_tokens,
-                encoder_hits=self.encoder_hits,
-                encoder_misses=self.encoder_misses,
-                draft_tokens=sequence.draft_tokens,
-                draft_accepted=sequence.draft_accepted,
-                output_tokens=len(sequence.output),
-                decode_steps=sequence.decode_steps,
-            ),
-            timing=Timing(
-                queue_s=admitted_s - self.submitted_s,
-                encode_s=self.encode_s,
-                prefill_s=self.prefill_s,
-                decode_s=self.decode_s,
-            ),
-        )
+MAX_BREAKDOWNS = 3
+"""Breakdowns within `BREAKDOWN_SPAN_S` after which the engine starts over; one more ends it."""
+BREAKDOWN_SPAN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +90,8 @@ class Engine:
         self._stop: EngineStopped | None = None
         """Why nothing more is accepted."""
         self._closing = False
+        self._breakdowns_s: list[float] = []
+        """When the engine broke down lately."""
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="moss-engine", daemon=True)
         self._thread.start()
@@ -144,6 +101,12 @@ class Engine:
         """Positions the longest request may take: prompt and output together."""
         blocks = self._runner.num_blocks * self.config.block_tokens
         return min(self.model.spec.decoder.max_positions, blocks)
+
+    @property
+    def why_stopped(self) -> str | None:
+        """Why nothing more is accepted; None while it is."""
+        stop = self._stop
+        return None if stop is None else stop.message
 
     def submit(self, request: Request) -> Handle:
         """Queue a request; for callers outside an event loop.
@@ -238,21 +201,37 @@ class Engine:
     def _run(self) -> None:
         if self._threads is not None:
             use_threads(self._threads)
-        stop = EngineStopped("the engine is closed")
-        try:
-            while self._await_work():
-                self._step()
-        except Exception:
-            # A bug in the engine itself: nothing can go on, and everybody who waits must hear of
-            # it.
-            logger.exception("engine thread died")
-            stop = EngineStopped("the engine failed; see its log")
+        while True:
+            try:
+                while self._await_work():
+                    self._step()
+                break
+            except Exception:  # a bug in the engine itself, since a failing model fails a request
+                logger.exception("engine broke down")
+                if not self._start_over():
+                    break
         with self._wake:
-            self._stop = stop
-            for job in list(self._jobs.values()):
-                self._fail(job, stop)
-            self._outbox.flush()
-            self._wake.notify_all()
+            self._fail_all(EngineStopped("the engine is closed"))
+
+    def _start_over(self) -> bool:
+        """Fail all requests and begin anew; False when that did not help several times."""
+        now_s = time.monotonic()
+        recent = [at_s for at_s in self._breakdowns_s if now_s - at_s < BREAKDOWN_SPAN_S]
+        self._breakdowns_s = [*recent, now_s]
+        goes_on = len(recent) < MAX_BREAKDOWNS
+        with self._wake:
+            if not goes_on:
+                self._stop = EngineStopped("the engine broke down; see its log")
+            self._fail_all(self._stop or EngineStopped("the engine broke down and started over"))
+            # Who holds what is in doubt, and with it what is in the KV memory. Embeddings are not.
+            self._scheduler = Scheduler(self.config, self._runner.num_blocks)
+        return goes_on
+
+    def _fail_all(self, error: EngineStopped) -> None:
+        for job in list(self._jobs.values()):
+            self._fail(job, error)
+        self._outbox.flush()
+        self._wake.notify_all()
 
     def _await_work(self) -> bool:
         with self._wake:

@@ -9,8 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+from moss_stream.config import check_range, check_whole
 from moss_stream.errors import ConfigError
 from moss_stream.types import Prompt, Timing, Usage, Window
+
+MAX_TOKENS = 1 << 24
+"""Most output tokens that can be asked for, far beyond any context."""
+MAX_SEED = (1 << 32) - 1
+"""Largest seed of random numbers."""
 
 
 class Priority(IntEnum):
@@ -75,15 +81,9 @@ class Request:
                 f"the request carries {len(self.windows)}",
                 field="windows",
             )
-        if self.max_new_tokens < 1:
-            raise ConfigError(
-                f"max_new_tokens is {self.max_new_tokens}, it must be at least 1",
-                field="max_new_tokens",
-            )
-        if not 0.0 <= self.temperature <= 10.0:
-            raise ConfigError(
-                f"temperature is {self.temperature!r}, allowed are 0 to 10", field="temperature"
-            )
+        check_whole("max_new_tokens", self.max_new_tokens, 1, MAX_TOKENS)
+        check_whole("seed", self.seed, 0, MAX_SEED)
+        check_range("temperature", self.temperature, 0, 10)
         if len(self.forced) >= self.max_new_tokens:
             raise ConfigError(
                 f"{len(self.forced)} forced tokens leave nothing of max_new_tokens "

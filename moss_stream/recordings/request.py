@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moss_stream.config import check_range, check_whole
-from moss_stream.engine.request import Priority, Request
+from moss_stream.engine.request import MAX_SEED, Priority, Request
 from moss_stream.errors import AudioTooLong, ConfigError
 from moss_stream.model.checkpoint import Model
 from moss_stream.types import Window
@@ -49,7 +49,7 @@ class Options:
 
     def __post_init__(self) -> None:
         check_range("temperature", self.temperature, 0, 10)
-        check_whole("seed", self.seed, 0, (1 << 32) - 1)
+        check_whole("seed", self.seed, 0, MAX_SEED)
         if self.max_new_tokens is not None:
             check_whole("max_new_tokens", self.max_new_tokens, 1, MAX_OUTPUT_TOKENS)
         if not isinstance(self.guards, bool):

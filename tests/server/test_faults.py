@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from support.clips import load_clip
 from support.faults import (
     BLUNDERS,
+    BREAKS,
     MAX_MESSAGE_BYTES,
     TRANSCRIPTION,
     Final,
@@ -108,6 +110,24 @@ def test_finals_are_tried_again_while_the_engine_takes_nothing(
     monkeypatch.setattr(engine, "submit_async", busy)
     for story in stories(server, range(SIDE_BY_SIDE)):
         check_told_or_reported(story, undisturbed)
+
+
+def test_an_engine_that_starts_over_loses_no_text(mini: Model, undisturbed: list[Final]) -> None:
+    with make_backend(mini) as backend:
+        engine = backend.engine
+        forward, calls = engine._forward, itertools.count(1)
+
+        def break_twice(*arguments: Any) -> None:
+            if next(calls) in (5, 60):
+                raise IndexError("a bug")
+            forward(*arguments)
+
+        engine._forward = break_twice  # type: ignore[method-assign]
+        with running(backend, max_message_bytes=MAX_MESSAGE_BYTES) as server:
+            told = stories(server, range(SIDE_BY_SIDE), BREAKS + BLUNDERS)
+        assert next(calls) > 60
+        engine.check_idle()
+    assert all(story.finals() == undisturbed for story in told)
 
 
 def test_clients_that_die_leave_nothing(backend: Backend) -> None:
