@@ -191,10 +191,19 @@ class Scheduler:
     def windows_wanted(self, limit: int) -> list[tuple[Sequence, int]]:
         """Return up to `limit` windows to encode next, in order of service and position."""
         wanted: list[tuple[Sequence, int]] = []
-        for sequence in self._active:
+        for sequence in self._urgent():
             windows = sequence.next_windows(limit - len(wanted))
             wanted.extend((sequence, window) for window in windows)
         return wanted
+
+    def _urgent(self) -> list[Sequence]:
+        """Active sequences that are encoded and prefilled now, in order of service.
+
+        Finals alone while there are any: a step is as long as its longest part, and a refresh's
+        window takes as long as ten steps of a final somebody waits for.
+        """
+        finals = [s for s in self._active if s.request.priority is Priority.FINAL]
+        return finals or self._active
 
     def _find_replaced(self, sequence: Sequence) -> Sequence | None:
         request = sequence.request
@@ -256,7 +265,7 @@ class Scheduler:
         a step of its own would cost more than it saves.
         """
         rows: list[Row] = []
-        for sequence in self._active:
+        for sequence in self._urgent():
             if not budget:
                 break
             if not sequence.is_prefilling:

@@ -369,18 +369,31 @@ def test_a_step_smaller_than_a_block_still_moves_a_prompt_on() -> None:
     assert [len(row.ids) for row in simulation.step(encode=0)] == [1]
 
 
+def test_refreshes_are_neither_encoded_nor_prefilled_while_a_final_is_decoded() -> None:
+    simulation = Simulation()
+    final = simulation.submit(make_request([1], priority=Priority.FINAL, **LONG))
+    step_until_decoding(simulation, final)
+    encoded = simulation.submit(make_request([1], priority=Priority.PARTIAL, **LONG))
+    encoded.window_ready = [True]
+    other = simulation.submit(make_request([2], priority=Priority.PARTIAL, **LONG))
+    while final.state is State.RUNNING:
+        assert {row.sequence for row in simulation.step()} == {final}
+        assert final.state is not State.RUNNING or not any(other.window_ready)
+    assert {row.sequence for row in simulation.step()} == {encoded, other}
+
+
 def test_windows_are_wanted_in_order_of_service_and_only_where_needed() -> None:
     simulation = Simulation(step_tokens=16)
     simulation.run(make_request([1, 2], **LONG))
     file = simulation.submit(make_request([1, 3], **LONG))
-    final = simulation.submit(make_request([4, 5], **LONG, priority=Priority.FINAL))
+    refresh = simulation.submit(make_request([4, 5], **LONG, priority=Priority.PARTIAL))
     simulation.step(encode=0)
     wanted = simulation.scheduler.windows_wanted
     # The file's first window ends within the block that touches its second.
-    assert wanted(9) == [(final, 0), (final, 1), (file, 0), (file, 1)]
-    assert wanted(3) == [(final, 0), (final, 1), (file, 0)]
-    final.window_ready[0] = True
-    assert wanted(2) == [(final, 1), (file, 0)]
+    assert wanted(9) == [(refresh, 0), (refresh, 1), (file, 0), (file, 1)]
+    assert wanted(3) == [(refresh, 0), (refresh, 1), (file, 0)]
+    refresh.window_ready[0] = True
+    assert wanted(2) == [(refresh, 1), (file, 0)]
 
 
 def test_windows_covered_by_a_prefix_hit_are_never_wanted() -> None:
