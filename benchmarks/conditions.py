@@ -18,13 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 RATE_HZ = 16_000
-HERE = Path(__file__).parent
+DATA = Path(__file__).parents[1] / "tests" / "data"
 TALK = {
-    "several voices": [
-        HERE.parent / "tests" / "data" / f"{name}.flac"
-        for name in ("mix_duo_002", "mix_long_001", "mix_trio_001")
-    ],
-    "one voice": [HERE / "data" / f"{name}.flac" for name in ("mix_mono_001", "mix_mono_000")],
+    "several voices": ("mix_duo_002", "mix_long_001", "mix_trio_001"),
+    "one voice": ("mix_mono_001", "mix_mono_000"),
 }
 """Recordings in which somebody speaks most of the time."""
 
@@ -32,8 +29,8 @@ TALK = {
 def talk(voices: str = "several voices") -> npt.NDArray[np.float32]:
     """All recordings of one kind of `TALK` in a row: [n] float32 at 16 kHz."""
     pieces = []
-    for path in TALK[voices]:
-        with av.open(str(path)) as container:
+    for name in TALK[voices]:
+        with av.open(str(DATA / f"{name}.flac")) as container:
             pieces += [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
     return np.concatenate(pieces).astype(np.float32) / 32768
 

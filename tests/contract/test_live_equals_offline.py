@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support.clips import load_clip
+from support.clips import clip_references, load_clip
 from support.engine import make_request
 from support.engine import running as running_engine
 from support.faults import SILENCE_MS, Unlucky
@@ -34,9 +34,11 @@ from moss_stream.transcript.markup import parse_markup
 
 Samples = npt.NDArray[np.float32]
 
-CLIPS = ["seen_voice_000", "asterisk_human_003", "mix_duo_002", "mix_trio_001"]
+CLIPS = [reference["audio"].removesuffix(".flac") for reference in clip_references()]
+REFRESHED = ["seen_voice_000", "asterisk_human_003", "mix_duo_002", "mix_trio_001"]
+"""Clips that are heard piece by piece, with many refreshes of each utterance."""
 MAX_SAMPLES = 16_000 * 8
-"""Of a clip, for the sake of time."""
+"""Of such a clip, for the sake of time."""
 
 
 def exact(config: LiveConfig, silence_s: float) -> LiveConfig:
@@ -167,6 +169,18 @@ def told(final: Final) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", CLIPS)
+def test_whole_clip_heard_at_once_equals_its_own_transcripts(
+    mini: Model, offline: Offline, name: str
+) -> None:
+    samples = load_clip(name)
+    (heard,) = live(mini, samples, AGENT, [len(samples)])
+    assert bool(heard.finals()) != name.startswith("nospeech")
+    for final in heard.finals():
+        own = samples[final.start_at : final.end_at]
+        assert told(final) == offline.words(offline.token_ids(own, len(own)), len(own))
+
+
+@pytest.mark.parametrize("name", REFRESHED)
 def test_each_utterance_equals_its_own_transcript(mini: Model, offline: Offline, name: str) -> None:
     samples = load_clip(name)[:MAX_SAMPLES]
     slow, fast = live(mini, samples, AGENT, [13_000, len(samples)])
