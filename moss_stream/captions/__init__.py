@@ -1,0 +1,1 @@
+"""Captions rooms: what several microphones hear, as one transcript that many people read live."""
