@@ -10,7 +10,11 @@ MossStreamError
 │  ├─ UnsupportedAudio         encoding, rate, channels, not audio at all
 │  ├─ AudioTooLong             beyond the context or a configured limit
 │  ├─ MessageTooLarge          beyond a size limit
-│  └─ OutOfOrder               not allowed in this state
+│  ├─ OutOfOrder               not allowed in this state
+│  ├─ Unauthorized             no key, or a wrong one
+│  ├─ Forbidden                the key or the page may not do this
+│  └─ NotFound                 nothing by this name
+│     └─ ModelNotFound         no such model is served
 ├─ CapacityError               (retryable) a limit of the machine or of the configuration
 │  ├─ TooManyStreams
 │  ├─ QueueFull
@@ -19,6 +23,7 @@ MossStreamError
 │  ├─ EngineStopped            (retryable) draining or closed
 │  ├─ RequestFailed            one request failed, the engine lives
 │  └─ DeviceError              out of memory, device failure
+├─ StorageError                (retryable) the database cannot be read or written
 ├─ Cancelled                   the caller asked for it
 └─ StateError                  a programming error: used in the wrong state
 
@@ -118,6 +123,30 @@ class OutOfOrder(ClientError):
     code = "out_of_order"
 
 
+class Unauthorized(ClientError):
+    """No key, or one that is not known or has expired."""
+
+    code = "invalid_api_key"
+
+
+class Forbidden(ClientError):
+    """The key or the page may not do this."""
+
+    code = "forbidden"
+
+
+class NotFound(ClientError):
+    """There is nothing by this name."""
+
+    code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    """No such model is served."""
+
+    code = "model_not_found"
+
+
 class CapacityError(MossStreamError):
     """A limit of the machine or the configuration is reached; try again later.
 
@@ -164,7 +193,7 @@ class EngineError(MossStreamError):
 
 
 class EngineStopped(EngineError):
-    """The engine is draining or closed."""
+    """The engine is draining or closed, or it broke down and starts over."""
 
     code = "engine_stopped"
     retryable = True
@@ -181,6 +210,14 @@ class DeviceError(EngineError):
     """The device ran out of memory or failed."""
 
     code = "device_error"
+
+
+class StorageError(MossStreamError):
+    """The database cannot be read or written, for now."""
+
+    code = "storage_error"
+    retryable = True
+    close_code = 1011
 
 
 class Cancelled(MossStreamError):

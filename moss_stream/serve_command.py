@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -51,6 +52,13 @@ OriginOption = Annotated[
         help="A page that may connect, such as https://example.org; several times for several.",
     ),
 ]  # fmt: skip
+WebhookOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--webhook-allow", metavar="HOST[:PORT]",
+        help="A host that events of phone calls may go to; several times for several.",
+    ),
+]  # fmt: skip
 SessionsOption = Annotated[
     int,
     typer.Option(
@@ -69,6 +77,20 @@ IdleOption = Annotated[
     typer.Option(
         "--idle-timeout", parser=number(float, 1, 86_400), metavar="SECONDS",
         help="Longest a client may send nothing.",
+    ),
+]  # fmt: skip
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--database", envvar="MOSS_STREAM_DATABASE", metavar="URL",
+        help="Where rooms are kept, as SQLAlchemy writes it; a file in the state directory.",
+    ),
+]  # fmt: skip
+RetentionOption = Annotated[
+    float,
+    typer.Option(
+        "--room-retention", parser=number(float, 0, 36_500), metavar="DAYS",
+        help="How long a room is kept after its last change; 0 for ever.",
     ),
 ]  # fmt: skip
 CertOption = Annotated[
@@ -92,9 +114,12 @@ def serve(
     api_key_file: KeyFileOption = None,
     allow_open: OpenOption = False,
     allow_origin: OriginOption = None,
+    webhook_allow: WebhookOption = None,
     max_sessions: SessionsOption = _DEFAULTS.max_sessions,
     grace_s: GraceOption = _DEFAULTS.grace_s,
     idle_timeout_s: IdleOption = _DEFAULTS.idle_timeout_s,
+    database: DatabaseOption = None,
+    room_retention_days: RetentionOption = _DEFAULTS.room_retention_days,
     tls_cert: CertOption = None,
     tls_key: KeyOption = None,
 ) -> None:
@@ -114,9 +139,12 @@ def serve(
         api_keys=() if api_key_file is None else load_keys(api_key_file),
         allow_open=allow_open,
         allowed_origins=tuple(allow_origin or ()),
+        webhook_allow=tuple(webhook_allow or ()),
         max_sessions=max_sessions,
         grace_s=grace_s,
         idle_timeout_s=idle_timeout_s,
+        database=default_database() if database is None else database,
+        room_retention_days=room_retention_days,
     )
     check_bind(config.host, config.api_keys, config.allow_open)  # before the model is loaded
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -131,3 +159,9 @@ def serve(
         scheme = "http" if tls_cert is None else "https"
         typer.echo(f"moss-stream: {model} on {scheme}://{host}:{port}", err=True)
         run(config, backend)
+
+
+def default_database() -> str:
+    """Address of a SQLite file in the user's state directory, so that rooms survive a restart."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return f"sqlite:///{Path(state) / 'moss-stream' / 'rooms.sqlite3'}"

@@ -24,6 +24,7 @@ ROOMS = (
     "engine",
     "recordings",
     "live",
+    "captions",
     "server",
     "transcriber",
     "moss_stream",  # the package itself: it exports the transcriber
@@ -52,6 +53,10 @@ PURE = (
     "engine.scheduler",
     "engine.encoder_cache",
     "live",
+    "captions.clock",
+    "captions.export",
+    "captions.publisher",
+    "captions.room",
     "server.protocols",
 )
 """Modules and packages that are numbers in, values out."""

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NoReturn
+from typing import BinaryIO, NoReturn
 
 import av
 import numpy as np
@@ -21,20 +21,11 @@ import numpy.typing as npt
 from av.audio.stream import AudioStream
 from av.container import InputContainer
 
+from moss_stream.audio.frames import frame_channels, say_why
 from moss_stream.audio.resample import MODEL_RATE_HZ, Resampler, check_rate
 from moss_stream.audio.samples import check_duration, check_values
 from moss_stream.errors import AudioTooLong, UnsupportedAudio
 from moss_stream.types import TranscriptWarning
-
-_FULL_SCALE = {
-    "u8": ("u1", 2.0**7),
-    "s16": ("<i2", 2.0**15),
-    "s32": ("<i4", 2.0**31),
-    "s64": ("<i8", 2.0**63),
-    "flt": ("<f4", 1.0),
-    "dbl": ("<f8", 1.0),
-}
-"""NumPy type and full scale of FFmpeg's sample formats; 24-bit audio comes as the top of s32."""
 
 _DURATION_FORMATS = frozenset("aiff asf avi caf flac matroska mov mp3 mp4 ogg w64 wav webm".split())
 """Containers that store their duration; for others FFmpeg guesses it from the bit rate."""
@@ -104,12 +95,6 @@ def _refuse(label: str, reason: str, cause: Exception | None = None) -> NoReturn
     raise UnsupportedAudio(f"{label}: {reason}", field="file") from cause
 
 
-def _reason(error: Exception) -> str:
-    """What an error says, on one line, without the number and name around it."""
-    text = getattr(error, "strerror", None) or str(error)
-    return " ".join(text.split())
-
-
 @dataclass(frozen=True, slots=True)
 class _File:
     """An open file, at its beginning."""
@@ -152,7 +137,7 @@ def _open_source(source: str | os.PathLike[str] | bytes, label: str) -> Iterator
     except PermissionError as error:
         _refuse(label, "reading it is not permitted", error)
     except (OSError, ValueError) as error:
-        _refuse(label, f"it cannot be opened ({_reason(error)})", error)
+        _refuse(label, f"it cannot be opened ({say_why(error)})", error)
     with data:
         yield _describe(data, status.st_size)
 
@@ -167,7 +152,7 @@ def _open_container(file: _File, label: str) -> Iterator[InputContainer]:
             file.data, mode="r", container_options=options, metadata_errors="replace"
         )
     except (av.FFmpegError, OSError, ValueError) as error:
-        _refuse(label, f"it is not media that FFmpeg can read ({_reason(error)})", error)
+        _refuse(label, f"it is not media that FFmpeg can read ({say_why(error)})", error)
     with container:
         if container.format.name == "tty":  # FFmpeg would show any text as a picture
             _refuse(label, "it is text, a media file is needed")
@@ -269,14 +254,14 @@ class _Decoding:
             try:
                 packet = next(packets, None)
             except (av.FFmpegError, OSError) as error:
-                self._note_damage(_reason(error))
+                self._note_damage(say_why(error))
                 return
             if packet is None:
                 return
             try:
                 frames = packet.decode()
             except (av.FFmpegError, OSError) as error:
-                self._note_damage(_reason(error))
+                self._note_damage(say_why(error))
             else:
                 # A frame may be empty where a decoder only tells of a change of format.
                 yield from (frame for frame in frames if frame.samples)
@@ -309,19 +294,7 @@ class _Decoding:
 
 def _mono(frame: av.AudioFrame) -> npt.NDArray[np.float32]:
     """Mean of a frame's channels: [samples] float32, full scale 1."""
-    num_channels = frame.layout.nb_channels
-    dtype, scale = _FULL_SCALE[frame.format.packed.name]
-    values: npt.NDArray[Any]
-    if frame.format.is_planar:
-        values = np.stack([np.frombuffer(bytes(p), dtype, frame.samples) for p in frame.planes])
-    else:
-        packed = np.frombuffer(bytes(frame.planes[0]), dtype, frame.samples * num_channels)
-        values = packed.reshape(-1, num_channels).T
-    # float64 keeps 32-bit integers exact until the last rounding.
-    wide = values.astype(np.float64)
-    if dtype == "u1":
-        wide -= scale
     # A double beyond float32 becomes infinite here and is refused by its position.
     with np.errstate(over="ignore"):
-        mono: npt.NDArray[np.float32] = (wide.mean(axis=0) / scale).astype(np.float32)
+        mono: npt.NDArray[np.float32] = frame_channels(frame).mean(axis=0).astype(np.float32)
     return mono

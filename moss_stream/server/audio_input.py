@@ -21,38 +21,29 @@ _BREAK_S = 0.5
 _COMMON_RATES_HZ = (8_000, 11_025, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
 
 
-class AudioInput:
-    """The audio of one session.
+class Converter:
+    """Samples of one channel to the model's rate.
 
     Args:
-        encoding: How samples are written.
         rate_hz: Input samples a second.
 
     Raises:
         UnsupportedAudio: The rate is not usable.
     """
 
-    def __init__(self, encoding: Encoding, rate_hz: int) -> None:
-        self.encoding = encoding
+    def __init__(self, rate_hz: int) -> None:
         self.rate_hz = rate_hz
         self.num_samples = 0
-        """Whole input samples received."""
+        """Input samples received."""
         self._num_out = 0
-        self._decoder = PcmDecoder(encoding)
         self._resampler = Resampler(rate_hz)
 
-    @property
-    def piece_bytes(self) -> int:
-        """Bytes of a second of audio: what is worth feeding at once."""
-        return self.rate_hz * self.encoding.sample_bytes
-
-    def feed(self, data: bytes) -> Samples:
-        """Take the next bytes, cut anywhere.
+    def feed(self, samples: Samples) -> Samples:
+        """Take the next samples.
 
         Returns:
             [n] float32 at the model's rate: what is ready, a filter's delay behind.
         """
-        samples = self._decoder.decode(data)
         self.num_samples += len(samples)
         out = self._resampler.process(samples)
         self._num_out += len(out)
@@ -70,6 +61,50 @@ class AudioInput:
         self._resampler = Resampler(self.rate_hz)
         self._num_out += len(tail)
         return tail
+
+
+class AudioInput:
+    """The audio of one session.
+
+    Args:
+        encoding: How samples are written.
+        rate_hz: Input samples a second.
+
+    Raises:
+        UnsupportedAudio: The rate is not usable.
+    """
+
+    def __init__(self, encoding: Encoding, rate_hz: int) -> None:
+        self.encoding = encoding
+        self.rate_hz = rate_hz
+        self._decoder = PcmDecoder(encoding)
+        self._converter = Converter(rate_hz)
+
+    @property
+    def num_samples(self) -> int:
+        """Whole input samples received."""
+        return self._converter.num_samples
+
+    @property
+    def piece_bytes(self) -> int:
+        """Bytes of a second of audio: what is worth feeding at once."""
+        return self.rate_hz * self.encoding.sample_bytes
+
+    def feed(self, data: bytes) -> Samples:
+        """Take the next bytes, cut anywhere.
+
+        Returns:
+            [n] float32 at the model's rate: what is ready, a filter's delay behind.
+        """
+        return self._converter.feed(self._decoder.decode(data))
+
+    def flush(self) -> Samples:
+        """Take what the filter holds back, so that all audio received is out.
+
+        Returns:
+            [n] float32 at the model's rate. What follows is filtered as a new signal.
+        """
+        return self._converter.flush()
 
     def drop_half_sample(self) -> None:
         """Forget the bytes of an unfinished sample: their client starts again at a whole one."""

@@ -17,6 +17,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -25,11 +26,13 @@ import orjson
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from moss_stream.errors import ConfigError, InvalidMessage
-from moss_stream.server.problems import Forbidden, Unauthorized, error_response
+from moss_stream.errors import ConfigError, Forbidden, InvalidMessage, Unauthorized
+from moss_stream.server.problems import error_response
 
 KEY_SUBPROTOCOL: Final = "openai-insecure-api-key."
 """What browsers put before a key, as they cannot set headers on a WebSocket."""
+SCHEMES: Final = ("bearer", "token")
+"""What a key follows, in the header and, as Deepgram's clients have it, among the subprotocols."""
 SECRET_PREFIX: Final = "ek_"
 SECRET_LIFETIME_S: Final = 600
 MIN_SECRET_LIFETIME_S: Final = 10
@@ -39,6 +42,8 @@ MAX_SESSION_BYTES: Final = 4096
 MIN_KEY_CHARS: Final = 8
 PROTECTED: Final = ("/v1/", "/metrics")
 """Paths over HTTP that need a key; the page and the probes do not."""
+ROOM_PATHS: Final = ("/v1/rooms/", "/v1/captions/")
+"""Protected paths whose routes take a room's tokens as well, and ask for them themselves."""
 
 _KEY = re.compile(rf"[A-Za-z0-9._~-]{{{MIN_KEY_CHARS},256}}")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+")
@@ -135,16 +140,28 @@ class Authenticator:
         self._secret = secret or secrets.token_bytes(32)
         self._clock = clock
 
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody is let in."""
+        return not self._digests
+
     def authenticate(self, connection: HTTPConnection) -> Grant:
         """Find out what a request or a WebSocket may do.
 
-        The key comes as `Authorization: Bearer KEY`, as `?token=KEY`, or as the subprotocol
-        `openai-insecure-api-key.KEY`.
+        The key comes as `Authorization: Bearer KEY` or `Token KEY`, as `?token=KEY`, or as the
+        subprotocol `openai-insecure-api-key.KEY` or the one after `token` or `bearer`.
 
         Raises:
             Unauthorized: There is no key, or it is not known, or a client secret has expired.
         """
-        credential = _credential(connection)
+        return self.admit(credential_of(connection))
+
+    def admit(self, credential: str | None) -> Grant:
+        """Find out what a key or a client secret allows, wherever it came from.
+
+        Raises:
+            Unauthorized: It is None, or not known, or a client secret that has expired.
+        """
         if credential is not None and credential.startswith(SECRET_PREFIX):
             return self._open_secret(credential)
         if not self._digests:
@@ -241,7 +258,8 @@ class RequireKey:
             connection = HTTPConnection(scope)
             try:
                 self._authenticator.check_origin(connection)
-                if self._authenticator.authenticate(connection).is_ephemeral:
+                is_room = scope["path"].startswith(ROOM_PATHS)
+                if not is_room and self._authenticator.authenticate(connection).is_ephemeral:
                     raise Forbidden("a client secret opens live sessions only; use an API key")
             except (Unauthorized, Forbidden) as error:
                 await error_response(error)(scope, receive, send)
@@ -249,15 +267,19 @@ class RequireKey:
         await self._app(scope, receive, send)
 
 
-def _credential(connection: HTTPConnection) -> str | None:
+def credential_of(connection: HTTPConnection) -> str | None:
+    """The key, token or client secret that comes with a request or a WebSocket, if one does."""
     scheme, _, key = connection.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
+    if scheme.lower() in SCHEMES:
         return key.strip()
     if "token" in connection.query_params:
         return connection.query_params["token"]
-    for name in connection.scope.get("subprotocols", ()):
+    offered: list[str] = connection.scope.get("subprotocols", [])
+    for name, following in zip_longest(offered, offered[1:]):
         if name.startswith(KEY_SUBPROTOCOL):
-            return str(name).removeprefix(KEY_SUBPROTOCOL)
+            return name.removeprefix(KEY_SUBPROTOCOL)
+        if name in SCHEMES:
+            return following
     return None
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from moss_stream.errors import InvalidMessage, MessageTooLarge
+from moss_stream.errors import InvalidMessage
 from moss_stream.server.auth import SECRET_LIFETIME_S, Authenticator
-
-MAX_BODY_BYTES: Final = 64 << 10
+from moss_stream.server.bodies import read_object
 
 Session = Mapping[str, Any]
 
@@ -31,7 +29,7 @@ def routes(
     """
 
     async def create(request: Request) -> Response:
-        body = await _read_object(request)
+        body = await read_object(request)
         session = _object(body, "session")
         if session.setdefault("type", "transcription") != "transcription":
             raise InvalidMessage(
@@ -50,22 +48,6 @@ def routes(
         return JSONResponse({"value": value, "expires_at": expires_at, "session": described})
 
     return [Route("/v1/realtime/client_secrets", create, methods=["POST"])]
-
-
-async def _read_object(request: Request) -> dict[str, Any]:
-    """Read a JSON object; an empty body is an empty object."""
-    data = bytearray()
-    async for chunk in request.stream():
-        data += chunk
-        if len(data) > MAX_BODY_BYTES:
-            raise MessageTooLarge(f"the body has more than {MAX_BODY_BYTES} bytes", field="body")
-    try:
-        body = orjson.loads(data or b"{}")
-    except orjson.JSONDecodeError as error:
-        raise InvalidMessage(f"the body is not JSON: {error}", field="body") from error
-    if not isinstance(body, dict):
-        raise InvalidMessage("the body is not a JSON object", field="body")
-    return body
 
 
 def _object(body: Mapping[str, Any], name: str) -> dict[str, Any]:

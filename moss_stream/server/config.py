@@ -37,6 +37,8 @@ class ServerConfig:
     """Whether to listen beyond loopback without a key."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that are let in besides the server's own; `*` lets in all."""
+    webhook_allow: tuple[str, ...] = ()
+    """Hosts, as HOST or HOST:PORT, that events of phone calls may be sent to."""
     max_sessions: int = 64
     """Most live sessions, those waiting for their client to come back included."""
     max_message_bytes: int = 20 << 20
@@ -47,6 +49,8 @@ class ServerConfig:
     """How long a session waits for a client that lost its socket, seconds; 0 never waits."""
     idle_timeout_s: float = 300.0
     """Longest a connected client may send nothing, seconds."""
+    listen_idle_s: float = 10.0
+    """The same on `/v1/listen`, where clients know it, seconds."""
     max_session_s: float = 4 * 3600.0
     """Longest session, seconds."""
     max_unsent_events: int = 256
@@ -65,6 +69,16 @@ class ServerConfig:
     """Longest recording uploaded, seconds."""
     max_file_requests: int = 16
     """Uploads worked on at the same time; more are refused for the moment."""
+    database: str = "sqlite://"
+    """Where rooms are kept, as SQLAlchemy writes it; this one lasts as long as the server."""
+    room_retention_days: float = 30.0
+    """How long a room is kept after its last change, days; 0 for ever."""
+    max_rooms: int = 10_000
+    """Most rooms in the database."""
+    max_viewers: int = 2000
+    """Most viewers of all rooms."""
+    max_viewer_messages: int = 256
+    """Messages that may wait for one viewer before it is dropped."""
 
     def __post_init__(self) -> None:
         check_range("port", self.port, 0, 65535)
@@ -73,6 +87,7 @@ class ServerConfig:
         check_range("max_bad_messages", self.max_bad_messages, 1, 1_000_000)
         check_range("grace_s", self.grace_s, 0, 3600)
         check_range("idle_timeout_s", self.idle_timeout_s, 1, 86_400)
+        check_range("listen_idle_s", self.listen_idle_s, 0.1, 86_400)
         check_range("max_session_s", self.max_session_s, 10, 7 * 86_400)
         check_range("max_unsent_events", self.max_unsent_events, 8, 1 << 20)
         check_range("replay_events", self.replay_events, self.max_unsent_events, 1 << 20)
@@ -82,6 +97,10 @@ class ServerConfig:
         check_range("max_file_bytes", self.max_file_bytes, 1 << 10, 1 << 40)
         check_range("max_file_s", self.max_file_s, 1, 86_400)
         check_range("max_file_requests", self.max_file_requests, 1, 1024)
+        check_range("room_retention_days", self.room_retention_days, 0, 36_500)
+        check_range("max_rooms", self.max_rooms, 1, 10_000_000)
+        check_range("max_viewers", self.max_viewers, 1, 1_000_000)
+        check_range("max_viewer_messages", self.max_viewer_messages, 8, 1 << 20)
         if self.preset not in PRESETS:
             known = ", ".join(PRESETS)
             raise ConfigError(f"preset is {self.preset!r}, allowed are {known}", field="preset")

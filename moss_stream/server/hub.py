@@ -34,7 +34,11 @@ _FADE = 0.98  # of the measured time at each tick: an idle server forgets that i
 
 
 def model_threads() -> int:
-    """CPU threads of the model: a core is left to the event loop."""
+    """CPU threads of the model: a core is left to the event loop and to whoever else is there.
+
+    Threads of one computation wait for each other, so one that shares its core with another busy
+    process holds up all: with as many threads as cores a decode can take a hundred times as long.
+    """
     return max(1, (os.cpu_count() or 2) - 1)
 
 
@@ -93,6 +97,14 @@ class Hub:
     def notice(self, stream: LiveStream) -> None:
         """A stream has new frames."""
         self._scorer.notice(stream)
+
+    def check_keywords(self, keywords: Sequence[str]) -> None:
+        """Refuse words that the model cannot be told to expect.
+
+        Raises:
+            ConfigError: One contains a special token of the model.
+        """
+        self.model.prompts.build((), hotwords=keywords)
 
     async def submit(
         self, asked: DecodeRequest, keywords: Sequence[str], stream_id: str

@@ -52,6 +52,10 @@ class Metrics:
         self._final_delay = self._histogram(
             "moss_final_delay_seconds", "From the end of speech to the final."
         )
+        self._viewers = self._gauge("moss_viewers", "Viewers of rooms here now.")
+        self._viewers_dropped = self._counter(
+            "moss_viewers_dropped", "Viewers of rooms that were too slow."
+        )
         self._prompt_tokens = self._counter("moss_prompt_tokens", "Prompt positions of results.")
         self._prefix_hits = self._counter(
             "moss_prefix_hit_tokens", "Prompt positions whose KV was reused."
@@ -83,6 +87,15 @@ class Metrics:
     def session_refused(self, reason: str) -> None:
         """Count a live session that was not let in, by the code of the error."""
         self._refused.labels(reason).inc()
+
+    def viewer_opened(self) -> None:
+        """Count a viewer of a room."""
+        self._viewers.inc()
+
+    def viewer_closed(self, was_dropped: bool) -> None:
+        """Count the end of a viewer, who may have been too slow."""
+        self._viewers.dec()
+        self._viewers_dropped.inc(was_dropped)
 
     def observe_audio(self, seconds: float, kind: str) -> None:
         """Count received audio; `kind` is `live` or `file`."""

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from moss_stream.server.problems import ModelNotFound
+from moss_stream.errors import ModelNotFound
 
 ALIASES: Final = (
     "whisper-1",

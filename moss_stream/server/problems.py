@@ -21,9 +21,13 @@ from moss_stream.errors import (
     ClientError,
     ConfigError,
     EngineStopped,
+    Forbidden,
     MessageTooLarge,
     MossStreamError,
+    NotFound,
     QueueFull,
+    StorageError,
+    Unauthorized,
     UnsupportedAudio,
 )
 
@@ -31,30 +35,6 @@ logger = logging.getLogger(__name__)
 
 DRAIN_RETRY_S: Final = 5.0
 """When to try again after the engine stopped: another instance, or this one restarted."""
-
-
-class Unauthorized(ClientError):
-    """No key, or one that is not known or has expired."""
-
-    code = "invalid_api_key"
-
-
-class Forbidden(ClientError):
-    """The key or the page may not do this."""
-
-    code = "forbidden"
-
-
-class NotFound(ClientError):
-    """There is nothing by this name."""
-
-    code = "not_found"
-
-
-class ModelNotFound(NotFound):
-    """No such model is served."""
-
-    code = "model_not_found"
 
 
 STATUS: Final[dict[type[MossStreamError], int]] = {
@@ -69,6 +49,7 @@ STATUS: Final[dict[type[MossStreamError], int]] = {
     QueueFull: 429,
     CapacityError: 503,
     EngineStopped: 503,
+    StorageError: 503,
     Cancelled: 499,
     MossStreamError: 500,
 }

@@ -12,11 +12,13 @@ import asyncio
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from moss_stream.errors import EngineStopped, TooManyStreams
 from moss_stream.server.config import ServerConfig
+from moss_stream.server.connection import Carried
 from moss_stream.server.hub import Hub
 from moss_stream.server.protocols.commands import Identity
 from moss_stream.server.protocols.settings import Settings
@@ -37,11 +39,17 @@ class Carrier(Protocol):
         ...
 
 
+S = TypeVar("S", bound=Carried)
+"""A session of some protocol."""
+
+
 @dataclass(slots=True, eq=False)
-class Entry:
+class Entry(Generic[S]):
     """A session and where it is."""
 
-    session: Session
+    session: S
+    num_streams: int = 1
+    """Live streams it works on: one for each channel of its audio."""
     carrier: Carrier | None = None
     expiry: asyncio.TimerHandle | None = None
     """Ends it while it waits."""
@@ -67,17 +75,25 @@ class Registry:
         self._hub = hub
         self._config = config
         self._model = model
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, Entry[Any]] = {}
         self._changed = asyncio.Event()
         self.is_draining = False
         """Whether nobody is let in any more."""
 
     def __len__(self) -> int:
-        """Sessions attached or waiting."""
-        return sum(not entry.is_over for entry in self._entries.values())
+        """Streams of the sessions that are attached or waiting."""
+        return sum(entry.num_streams for entry in self._entries.values() if not entry.is_over)
 
-    def open(self, settings: Settings) -> Entry:
+    def open(self, settings: Settings) -> Entry[Session]:
+        """Let a new client of the OpenAI Realtime protocol in; see `admit`."""
+        return self.admit(lambda identity: Session(self._hub, self._config, identity, settings))
+
+    def admit(self, begin: Callable[[Identity], S], num_streams: int = 1) -> Entry[S]:
         """Let a new client in.
+
+        Args:
+            begin: Makes its session.
+            num_streams: Live streams of that.
 
         Raises:
             TooManyStreams: As many sessions as are allowed are open or waiting.
@@ -86,7 +102,7 @@ class Registry:
         try:
             if self.is_draining:
                 raise EngineStopped("the server is restarting")
-            if len(self) >= self._config.max_sessions:
+            if len(self) + num_streams > self._config.max_sessions:
                 raise TooManyStreams(
                     f"{len(self)} sessions are open, no more are allowed",
                     field="max_sessions",
@@ -95,16 +111,17 @@ class Registry:
         except (EngineStopped, TooManyStreams) as error:
             self._hub.metrics.session_refused(error.code)
             raise
-        entry = Entry(Session(self._hub, self._config, self._identity(), settings))
+        entry = Entry(begin(self._identity()), num_streams)
         self._entries[entry.session.identity.resume_token] = entry
         logger.info("session opened stream=%s", entry.session.identity.session_id)
         return entry
 
-    def find(self, token: str) -> Entry | None:
+    def find(self, token: str) -> Entry[Session] | None:
         """The session a client wants back; None if there is none."""
-        return self._entries.get(token)
+        entry = self._entries.get(token)
+        return entry if entry is not None and isinstance(entry.session, Session) else None
 
-    async def attach(self, entry: Entry, carrier: Carrier) -> bool:
+    async def attach(self, entry: Entry[Any], carrier: Carrier) -> bool:
         """Give a session to a socket, away from any other; False if it is over meanwhile."""
         async with entry.moved:
             if entry.carrier is not None:
@@ -117,7 +134,7 @@ class Registry:
             entry.carrier = carrier
             return True
 
-    def detach(self, entry: Entry, carrier: Carrier, *, may_return: bool) -> None:
+    def detach(self, entry: Entry[Any], carrier: Carrier, *, may_return: bool) -> None:
         """A socket is done with its session.
 
         Args:
@@ -138,7 +155,7 @@ class Registry:
         else:
             self.remove(entry)
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: Entry[Any]) -> None:
         """End a session for good."""
         if self._entries.pop(entry.session.identity.resume_token, None) is None:
             return

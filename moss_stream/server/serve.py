@@ -72,6 +72,7 @@ class DrainingServer(uvicorn.Server):
     async def _drain_and_stop(self) -> None:
         try:
             await self.app.state.registry.drain()
+            await self.app.state.house.drain()  # the last finals are told to viewers too
         finally:
             self.should_exit = True
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from moss_stream.audio.resample import MODEL_RATE_HZ
 from moss_stream.errors import ClientError, InvalidMessage, TooSlow
-from moss_stream.live.events import Event, Final, Finished, Hypothesis, SpeechStopped
+from moss_stream.live.events import Event, Finished
 from moss_stream.server.audio_input import AudioInput, InputMeter
 from moss_stream.server.config import ServerConfig
+from moss_stream.server.delays import Delays
 from moss_stream.server.event_log import EventLog
 from moss_stream.server.hub import Hub
 from moss_stream.server.protocols.commands import (
@@ -46,6 +46,7 @@ class Close:
 NORMAL = Close(1000)
 EXPIRED = Close(1001, "the session has reached its longest duration")
 BROKEN = Close(1011, "internal error", may_return=False)
+IDLE = Close(4408, "nothing came for too long", may_return=False)
 
 
 class Session:
@@ -69,8 +70,7 @@ class Session:
         self._metrics = hub.metrics
         self._input = _audio_input(settings)
         self._meter = InputMeter(settings.format.rate_hz)
-        self._arrivals = Arrivals()
-        self._speech_end_at: dict[int, int] = {}
+        self._delays = Delays(hub.metrics)
         self._num_bad = 0
         self._is_finishing = False
         self._has_ended = False
@@ -83,6 +83,15 @@ class Session:
         self._metrics.session_opened()
 
     # From the socket.
+
+    @property
+    def idle_timeout_s(self) -> float:
+        """See `connection.Carried`."""
+        return self._config.idle_timeout_s
+
+    def idle(self) -> Close:
+        """See `connection.Carried`."""
+        return IDLE
 
     async def take(self, message: str | bytes) -> None:
         """Carry out a client's message; waits while there is no room for its audio or its events.
@@ -134,7 +143,7 @@ class Session:
 
     def told(self, event: Event) -> None:
         """See `stream.Listener`."""
-        self._observe(event)
+        self._delays.observe(event)
         self._send(self._protocol.tell(event))
         if isinstance(event, Finished):
             self.end()
@@ -190,7 +199,7 @@ class Session:
             samples = self._input.feed(bytes(view[start : start + self._input.piece_bytes]))
             self._stream.receive(samples)
             now_s = time.monotonic()
-            self._arrivals.note(self._stream.session.received_at, now_s)
+            self._delays.received(self._stream.session.received_at, now_s)
             num_input = self._input.num_samples - before
             self._metrics.observe_audio(num_input / self._input.rate_hz, "live")
             for code, message in self._meter.observe(samples, num_input, now_s):
@@ -221,38 +230,6 @@ class Session:
                     self.log.append(message)
         except TooSlow as error:
             self.broke(error)
-
-    def _observe(self, event: Event) -> None:
-        now_s = time.monotonic()
-        match event:
-            case SpeechStopped():
-                self._speech_end_at[event.utterance_id] = event.speech_end_at
-            case Hypothesis():
-                self._metrics.observe_lag(event.lag_s)
-                self._metrics.observe_partial_age(now_s - self._arrivals.time_s(event.end_at))
-            case Final():
-                end_at = self._speech_end_at.pop(event.utterance_id, event.end_at)
-                self._metrics.observe_final_delay(now_s - self._arrivals.time_s(end_at))
-
-
-class Arrivals:
-    """When audio came, for the last while."""
-
-    def __init__(self) -> None:
-        self._marks: deque[tuple[int, float]] = deque(maxlen=4096)
-
-    def note(self, received_at: int, now_s: float) -> None:
-        """All samples before `received_at` are here at `now_s`."""
-        self._marks.append((received_at, now_s))
-
-    def time_s(self, at: int) -> float:
-        """When the samples before `at` were here; of long ago the oldest that is known."""
-        time_s = self._marks[-1][1]
-        for received_at, now_s in reversed(self._marks):
-            if received_at < at:
-                break
-            time_s = now_s
-        return time_s
 
 
 def _audio_input(settings: Settings) -> AudioInput:

@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection
 from support.http import serving
 
-from moss_stream.errors import ConfigError, InvalidMessage
+from moss_stream.errors import ConfigError, Forbidden, InvalidMessage, Unauthorized
 from moss_stream.server import client_secrets, health, models
 from moss_stream.server.auth import (
     MAX_SESSION_BYTES,
@@ -23,7 +23,7 @@ from moss_stream.server.auth import (
     check_bind,
     load_keys,
 )
-from moss_stream.server.problems import EXCEPTION_HANDLERS, Forbidden, Unauthorized
+from moss_stream.server.problems import EXCEPTION_HANDLERS
 
 KEY = "sk-local-0123456789"
 
