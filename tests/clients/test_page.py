@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import wave
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
+from support.browser import (
+    CHROMIUM,
+    MID_SPEECH,
+    launch_options,
+    wait_until_recorded,
+    write_speech,
+)
 from support.clips import load_clip
 from support.realtime import PATIENCE_S, Running, make_backend, running
 
-from moss_stream.audio.pcm import encode_s16le
-from moss_stream.audio.resample import resample
 from moss_stream.model.checkpoint import Model
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 Page, WebSocketRoute, expect = playwright.Page, playwright.WebSocketRoute, playwright.expect
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
 
-RATE_HZ = 48_000
-LEAD_S = 2
-"""Silence before the speech: the browser plays the file from when the microphone opens."""
 WORDS = "for that"
 """The end of what is said: the browser's gain makes the rest hard for the small checkpoint."""
 FINALS = "#finals .final"
@@ -40,33 +37,17 @@ def server(mini: Model) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recording as the microphone hears it: silence, seven seconds of speech, silence."""
+    """Seven seconds of speech."""
     path = tmp_path_factory.mktemp("speech") / "speech.wav"
-    words = load_clip("mix_duo_002")[: 16_000 * 7]
-    quiet = np.zeros(16_000 * LEAD_S, np.float32)
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(RATE_HZ)
-        file.writeframes(
-            encode_s16le(resample(np.concatenate((quiet, words, quiet)), 16_000, RATE_HZ))
-        )
-    return path
+    return write_speech(path, load_clip("mix_duo_002")[: 16_000 * 7])
 
 
 @pytest.fixture
 def page(server: Running, speech: Path, tmp_path: Path) -> Iterator[Page]:
     """The page of the server, in a browser whose microphone hears the speech once."""
-    options = [
-        "--use-fake-device-for-media-stream",
-        "--use-fake-ui-for-media-stream",
-        f"--use-file-for-fake-audio-capture={speech}%noloop",
-    ]
-    if os.geteuid() == 0:
-        options.append("--no-sandbox")  # Chromium has none for the superuser
     errors: list[str] = []
     with playwright.sync_playwright() as api:
-        browser = api.chromium.launch(executable_path=CHROMIUM, args=options)
+        browser = api.chromium.launch(executable_path=CHROMIUM, args=launch_options(speech))
         page = browser.new_page(viewport={"width": 375, "height": 812})
         page.set_default_timeout(PATIENCE_MS)
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -115,7 +96,7 @@ def test_page_loses_no_words_when_its_socket_is_cut(page: Page, server: Running)
         "**/v1/realtime*", lambda link: links.append((link, link.connect_to_server()))
     )
     page.click("#start")
-    page.locator("#live .turn").first.wait_for()
+    wait_until_recorded(page, MID_SPEECH)
     link, upstream = links[0]
     upstream.close(code=4000)
     link.close(code=4000)

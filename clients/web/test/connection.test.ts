@@ -1,4 +1,4 @@
-import { describe, expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { Connection, TranscriptStore, type ClientEvent, type EndReason } from "../src/core";
 import { FakeClock, FakeSocket, Server, seeded, type Link } from "./network";
 
@@ -159,6 +159,76 @@ describe("a connection", () => {
     expect(connection.backlog_s).toBe(0);
   });
 
+  test("has little on its way when the socket does not tell what it holds", () => {
+    let isStalled = false;
+    const link: Link = { delay_ms: () => (isStalled ? 5000 : 20), cut: () => false };
+    const { clock, server, sockets, connection } = rig(link, () => 0.5);
+    connection.start();
+    clock.run(1000);
+    Object.defineProperty(sockets[0], "bufferedAmount", { get: () => undefined, set: () => {} });
+    isStalled = true;
+    for (let index = 0; index < 60; index++) connection.send(new Int16Array(8000));
+    clock.run(1001);
+    isStalled = false;
+    clock.run(6010);
+    expect(server.sessions[0]?.samples.length).toBe(10 * RATE);
+    clock.run(60_000);
+    expect(connection.backlog_s).toBe(0);
+  });
+
+  test("lets go who waits for the server as soon as it is near", async () => {
+    const { clock, connection } = rig(steady, () => 0.5);
+    connection.start();
+    connection.send(new Int16Array(4 * RATE));
+    const order: string[] = [];
+    const near = connection.drained(3).then(() => order.push("near"));
+    const all = connection.drained(0).then(() => order.push("all"));
+    await connection.drained(4).then(() => order.push("now"));
+    expect(order).toEqual(["now"]);
+    clock.run(10_000);
+    await Promise.all([near, all]);
+    expect(order).toEqual(["now", "near", "all"]);
+  });
+
+  test("lets go who waits for the server when it is closed", async () => {
+    const { connection } = rig(steady, () => 0.5);
+    connection.send(new Int16Array(RATE));
+    const drained = connection.drained(0);
+    connection.abort();
+    await drained;
+    await connection.drained(0);
+    expect(connection.state).toBe("closed");
+  });
+
+  test("comes back at once and for the same session when the network has changed", () => {
+    let isDead = false;
+    const link: Link = { delay_ms: () => (isDead ? 1e9 : 20), cut: () => false };
+    const { clock, server, events, sockets, connection } = rig(link, () => 0.5);
+    connection.start();
+    connection.send(Int16Array.of(1, 2));
+    clock.run(500);
+    isDead = true;
+    connection.send(Int16Array.of(3));
+    clock.run(1000);
+    isDead = false;
+    connection.networkChanged();
+    clock.run(1100);
+    expect(sockets).toHaveLength(2);
+    expect(connection.state).toBe("live");
+    expect(server.sessions.map(({ samples: got }) => got)).toEqual([[1, 2, 3]]);
+    expect(events.filter(({ kind }) => kind === "session_lost")).toEqual([]);
+  });
+
+  test("does not care for networks before it starts and after it ends", () => {
+    const { sockets, connection } = rig(steady, () => 0.5);
+    connection.networkChanged();
+    expect(sockets).toHaveLength(0);
+    connection.start();
+    connection.abort();
+    connection.networkChanged();
+    expect(sockets).toHaveLength(1);
+  });
+
   test("keeps positions and reports the loss when the backlog overflows", () => {
     const { clock, server, events, sockets, connection } = rig(steady, () => 0.5, { backlog_s: 0.1 });
     connection.start();
@@ -209,6 +279,13 @@ describe("a connection", () => {
     expect(seqs.length).toBeGreaterThan(5);
   });
 
+  test("says so where there is no WebSocket", () => {
+    vi.stubGlobal("WebSocket", undefined);
+    const connection = new Connection({ url: "ws://server/v1/realtime", rate_hz: RATE, onEvent: () => {} });
+    expect(() => connection.start()).toThrow("openSocket");
+    vi.unstubAllGlobals();
+  });
+
   test("sends its key as a subprotocol and its query in the address", () => {
     const sockets: FakeSocket[] = [];
     const clock = new FakeClock(() => 0.5);
@@ -233,6 +310,7 @@ describe("a connection", () => {
   test.each([
     [1008, "refused"],
     [1009, "refused"],
+    [4410, "refused"],
     [4409, "taken_over"],
   ])("does not come back after close code %i", (code, reason) => {
     const { clock, events, sockets, connection } = rig(steady, () => 0.5);

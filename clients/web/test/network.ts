@@ -66,6 +66,20 @@ export interface Link {
   cut: () => boolean;
 }
 
+/** What a server needs of a socket. */
+export interface Peer {
+  readonly url: string;
+  push(event: object): void;
+  end(code: number): void;
+}
+
+/** A server, as sockets see it. */
+export interface Host {
+  onOpen(peer: Peer): void;
+  onMessage(peer: Peer, data: string | Int16Array): void;
+  onGone(peer: Peer, code: number): void;
+}
+
 /** Both ends of one connection. Deliveries keep their order; a cut loses what is on its way. */
 export class FakeSocket implements SocketLike {
   binaryType = "blob";
@@ -80,7 +94,7 @@ export class FakeSocket implements SocketLike {
     readonly protocols: string[],
     private readonly clock: Clock,
     private readonly link: Link,
-    private readonly server: Server,
+    private readonly server: Host,
   ) {
     this.#deliver("up", () => server.onOpen(this));
   }
@@ -137,20 +151,20 @@ interface ServerSession {
   log: { seq: number; event: object }[];
   seq: number;
   finals: number;
-  socket: FakeSocket | null;
+  socket: Peer | null;
 }
 
 const FINAL_SAMPLES = 700;
 const ITEM = "item";
 
 /** The least server that keeps the contract: each 700 samples make a final of their sum. */
-export class Server {
+export class Server implements Host {
   readonly sessions: ServerSession[] = [];
   /** Tokens that are no longer known. */
   readonly expired = new Set<string>();
   connections = 0;
 
-  onOpen(socket: FakeSocket): void {
+  onOpen(socket: Peer): void {
     this.connections += 1;
     const query = new URL(socket.url).searchParams;
     const token = query.get("resume");
@@ -187,7 +201,7 @@ export class Server {
     replay.forEach(({ event }) => socket.push(event));
   }
 
-  onMessage(socket: FakeSocket, data: string | Int16Array): void {
+  onMessage(socket: Peer, data: string | Int16Array): void {
     const session = this.sessions.find((candidate) => candidate.socket === socket);
     if (!session) return;
     if (typeof data === "string") {
@@ -211,7 +225,7 @@ export class Server {
   }
 
   /** A session outlives its socket, unless one side closed it in order. */
-  onGone(socket: FakeSocket, code: number): void {
+  onGone(socket: Peer, code: number): void {
     const session = this.sessions.find((candidate) => candidate.socket === socket);
     if (!session) return;
     session.socket = null;

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "vitest";
-import { Resampler } from "../src/page/resample";
+import { Resampler } from "../src/core/resample";
 
 const tone = (rate_hz: number, frequency_hz: number, duration_s: number) =>
   Float32Array.from({ length: rate_hz * duration_s }, (_, index) => Math.sin((2 * Math.PI * frequency_hz * index) / rate_hz));

@@ -9,10 +9,12 @@
  * from its own start, `base`, which is 0 until a session is lost for good and a new one begins.
  */
 
-import { Backlog } from "./backlog";
-import { backoff_ms, systemClock, type Clock } from "./clock";
-import { CloseCode, parseEvent, type Resumed, type ServerEvent, type SessionInfo } from "./protocol";
-import type { ClientEvent, ConnectionOptions, ConnectionState, EndReason, SocketLike } from "./types";
+import { Backlog } from "./backlog.js";
+import { backoff_ms, systemClock, type Clock } from "./clock.js";
+import { Drains } from "./drains.js";
+import { CloseCode, parseEvent, type Resumed, type ServerEvent, type SessionInfo } from "./protocol.js";
+import { openWebSocket } from "./socket.js";
+import type { ClientEvent, ConnectionOptions, ConnectionState, EndReason, SocketLike } from "./types.js";
 
 interface Session {
   token: string | null;
@@ -28,6 +30,8 @@ type Phase = "opening" | "configuring" | "live";
 type Timer = "retry" | "pump" | "watch" | "finish";
 
 const HIGH_WATER_BYTES = 128 * 1024;
+/** Most audio on its way to a server that acknowledges: some sockets never tell what they hold. */
+const MAX_IN_FLIGHT_S = 10;
 const PUMP_AGAIN_MS = 50;
 const MAX_BLOCK_S = 0.5;
 const HANDSHAKE_MS = 10_000;
@@ -40,6 +44,7 @@ const FATAL_CODES: readonly number[] = [
   CloseCode.badPayload,
   CloseCode.policy,
   CloseCode.tooBig,
+  CloseCode.deleted,
 ];
 
 export class Connection {
@@ -64,6 +69,7 @@ export class Connection {
   #finishSent = false;
   #finish: Promise<EndReason> | null = null;
   #onEnd: (reason: EndReason) => void = () => {};
+  readonly #drains = new Drains();
   readonly #timers: Partial<Record<Timer, () => void>> = {};
 
   constructor(options: ConnectionOptions) {
@@ -76,9 +82,10 @@ export class Connection {
     return this.#state;
   }
 
-  /** Audio not yet acknowledged, in seconds. */
+  /** Audio not yet acknowledged, in seconds; not yet sent, where the server acknowledges none. */
   get backlog_s(): number {
-    return (this.#backlog.end - this.#acked) / this.#options.rate_hz;
+    const delivered = this.#session?.acks === false ? this.#sentAt : this.#acked;
+    return (this.#backlog.end - delivered) / this.#options.rate_hz;
   }
 
   /** Connect. Audio may be sent before, too. */
@@ -92,6 +99,14 @@ export class Connection {
     this.#backlog.append(samples);
     if (this.#state === "idle") this.#connect();
     else this.#pump();
+  }
+
+  /**
+   * Wait until the server has all but `max_s` seconds of what was sent, or the connection is closed.
+   * Who sends faster than people speak, such as a file, waits here: the backlog has a limit.
+   */
+  drained(max_s: number): Promise<void> {
+    return this.#drains.wait(max_s, this.#state === "closed" ? 0 : this.backlog_s);
   }
 
   /** Send what is left, wait for the last finals and close. */
@@ -112,14 +127,25 @@ export class Connection {
     this.#end("aborted", "");
   }
 
-  /** Do not wait for the back-off, for instance because the device is online again. */
+  /** Do not wait for the back-off, for instance because somebody looks at the page again. */
   retryNow(): void {
     if (this.#state === "waiting") this.#connect();
   }
 
+  /**
+   * The network has changed: leave the socket, which may hang for long before it fails, and come
+   * back at once for the session. A session that cannot be resumed keeps its socket.
+   */
+  networkChanged(): void {
+    if (this.#state === "idle" || this.#state === "closed") return;
+    if (this.#session && !this.#session.token) return this.retryNow();
+    this.#detach(CloseCode.comingBack);
+    this.#connect();
+  }
+
   #connect(): void {
     this.#clearTimer("retry");
-    const { url, key, query, openSocket } = this.#options;
+    const { url, key, query, openSocket = openWebSocket } = this.#options;
     const parameters: Record<string, string> = { intent: "transcription", ...query };
     if (this.#session?.token) {
       parameters["resume"] = this.#session.token;
@@ -202,11 +228,11 @@ export class Connection {
   /** The next session starts where the server was heard to be, or after what is forgotten. */
   #loseSession(): void {
     if (!this.#session) return;
-    if (!this.#session.acks) this.#acked = this.#sentAt;
+    if (!this.#session.acks) this.#release(this.#sentAt);
     this.#session = null;
     this.#emit({ kind: "session_lost" });
     this.#reportLoss(this.#acked);
-    this.#acked = Math.max(this.#acked, this.#backlog.start);
+    this.#release(Math.max(this.#acked, this.#backlog.start));
   }
 
   #configure(): void {
@@ -226,8 +252,7 @@ export class Connection {
       this.#loseSession();
       return this.#drop();
     }
-    this.#acked = position;
-    this.#backlog.release(position);
+    this.#release(position);
     this.#sentAt = position;
     if (session.configured) this.#goLive();
     else this.#configure();
@@ -248,17 +273,21 @@ export class Connection {
     const socket = this.#socket;
     if (this.#phase !== "live" || !socket) return;
     const maxBlock = MAX_BLOCK_S * this.#options.rate_hz;
+    const maxInFlight = MAX_IN_FLIGHT_S * this.#options.rate_hz;
     while (this.#sentAt < this.#backlog.end) {
       if (socket.bufferedAmount > HIGH_WATER_BYTES) {
         this.#setTimer("pump", PUMP_AGAIN_MS, () => this.#pump());
         return;
       }
+      // The next acknowledgement goes on.
+      if (this.#session?.acks && this.#sentAt - this.#acked >= maxInFlight) return;
       this.#reportLoss(this.#sentAt);
       if (this.#sentAt === this.#acked) this.#owedSince_ms = this.#clock.now();
       const block = this.#backlog.read(this.#sentAt, maxBlock);
       this.#sentAt += block.length;
       socket.send(block);
     }
+    this.#drains.update(this.backlog_s);
     if (this.#finish && !this.#finishSent) {
       this.#finishSent = true;
       socket.send(JSON.stringify({ type: "moss.finish" }));
@@ -267,8 +296,15 @@ export class Connection {
 
   #acknowledge(received: number): void {
     const position = (this.#session?.base ?? 0) + received;
-    this.#acked = Math.max(this.#acked, Math.min(position, this.#sentAt));
-    this.#backlog.release(this.#acked);
+    this.#release(Math.max(this.#acked, Math.min(position, this.#sentAt)));
+    this.#pump();
+  }
+
+  /** The server has the audio up to `position`. */
+  #release(position: number): void {
+    this.#acked = position;
+    this.#backlog.release(position);
+    this.#drains.update(this.backlog_s);
   }
 
   /** A dead network does not close a socket; a server that owes an answer and is silent does. */
@@ -322,6 +358,7 @@ export class Connection {
     this.#clearTimer("retry");
     this.#clearTimer("finish");
     this.#setState("closed");
+    this.#drains.update(0);
     this.#emit({ kind: "closed", reason, message });
     this.#finish ??= Promise.resolve(reason);
     this.#onEnd(reason);

@@ -1,6 +1,6 @@
 /** Transcripts as files, written as the server and the command line write theirs. */
 
-import type { Segment } from "./transcript";
+import type { Segment } from "./transcript.js";
 
 export const FORMATS = ["txt", "srt", "vtt", "json"] as const;
 export type Format = (typeof FORMATS)[number];

@@ -21,6 +21,7 @@ export const CloseCode = {
   resumeUnknown: 4404,
   idleTimeout: 4408,
   takenOver: 4409,
+  deleted: 4410,
   /** The client's: unlike `normal` it leaves the session waiting. */
   comingBack: 4000,
 } as const;
@@ -182,13 +183,18 @@ export type ServerEvent =
 
 /** Read a text frame; `null` when it is not an event. */
 export function parseEvent(text: string): ServerEvent | null {
+  return parseMessage(text) as ServerEvent | null;
+}
+
+/** Read JSON that says its `type`. */
+export function parseMessage(text: string): { type: string } | null {
   let value: unknown;
   try {
     value = JSON.parse(text);
   } catch {
     return null;
   }
-  const isEvent =
+  const isMessage =
     typeof value === "object" && value !== null && "type" in value && typeof value.type === "string";
-  return isEvent ? (value as ServerEvent) : null;
+  return isMessage ? (value as { type: string }) : null;
 }

@@ -3,7 +3,7 @@
  * are still being heard. Times are seconds since the first sample of the stream.
  */
 
-import type { Completed, FinalSegment, Hypothesis, HypothesisSegment, Relabel, ServerEvent } from "./protocol";
+import type { Completed, FinalSegment, Hypothesis, HypothesisSegment, Relabel, ServerEvent } from "./protocol.js";
 
 export interface Segment {
   /** Label of the server such as `S01`; empty when it gave none. */

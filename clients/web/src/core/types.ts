@@ -1,7 +1,7 @@
 /** What a connection needs from its host, and what it tells it. */
 
-import type { Clock } from "./clock";
-import type { PcmRate, ServerEvent } from "./protocol";
+import type { Clock } from "./clock.js";
+import type { PcmRate, ServerEvent } from "./protocol.js";
 
 /** The part of a `WebSocket` that is used. */
 export interface SocketLike {
@@ -38,12 +38,13 @@ export interface ConnectionOptions {
   url: string;
   /** Rate of the samples that are sent, in Hz. */
   rate_hz: PcmRate;
-  openSocket: (url: string, protocols: string[]) => SocketLike;
   onEvent: (event: ClientEvent) => void;
   /** API key or client secret, sent as a subprotocol because browsers cannot set headers. */
   key?: string;
   /** More query parameters, such as `{ preset: "captions" }`. */
   query?: Record<string, string>;
+  /** The host's WebSocket where it has one. */
+  openSocket?: (url: string, protocols: string[]) => SocketLike;
   clock?: Clock;
   /** Most unacknowledged audio that is kept, in seconds. */
   backlog_s?: number;

@@ -1,29 +1,42 @@
 /** Draws a transcript: turns of speakers, then what is being heard. */
 
-import type { LiveSegment, Segment, TranscriptStore } from "../core";
+import type { LiveSegment, Segment } from "../core";
 
 /** A pause after which the same speaker gets a new turn, in seconds. */
 const TURN_PAUSE_S = 5;
 /** Colours in the style sheet; speakers beyond them share. */
 const NUM_COLOURS = 8;
 
+/** What is drawn; `segments` is a new list unless it only grew. */
+export interface Transcript {
+  readonly segments: readonly Segment[];
+  readonly live: readonly LiveSegment[];
+}
+
+export interface Naming {
+  nameOf: (speaker: string) => string;
+  /** Asked to change a name; without it names are mere text. */
+  onName?: ((speaker: string) => void) | undefined;
+}
+
 type Piece = Pick<Segment, "speaker" | "start_s" | "end_s" | "text">;
 
 export class CaptionsView {
   readonly #finals: HTMLElement;
   readonly #live: HTMLElement;
+  readonly #naming: Naming;
   readonly #colours = new Map<string, number>();
   #shown: readonly Segment[] = [];
   #numShown = 0;
   #turn: HTMLElement | null = null;
 
-  constructor(finals: HTMLElement, live: HTMLElement) {
+  constructor(finals: HTMLElement, live: HTMLElement, naming: Naming = { nameOf }) {
     this.#finals = finals;
     this.#live = live;
+    this.#naming = naming;
   }
 
-  update(store: TranscriptStore): void {
-    const { segments, live } = store;
+  update({ segments, live }: Transcript): void {
     // A renamed speaker makes a new list: draw all of it again.
     if (segments !== this.#shown) this.#restart(segments);
     for (const segment of segments.slice(this.#numShown)) {
@@ -63,12 +76,22 @@ export class CaptionsView {
     const next = element("section", "turn");
     if (piece.speaker) next.style.setProperty("--speaker", `var(--speaker-${this.#colour(piece.speaker)})`);
     const heading = element("header");
-    heading.append(element("span", "name", nameOf(piece.speaker)), " ", element("time", "", clock(piece.start_s)));
+    heading.append(this.#name(piece.speaker, into), " ", element("time", "", clock(piece.start_s)));
     const paragraph = element("p");
     paragraph.append(words);
     next.append(heading, paragraph);
     into.append(next);
     return next;
+  }
+
+  #name(speaker: string, into: HTMLElement): HTMLElement {
+    const { nameOf, onName } = this.#naming;
+    // What is being heard is drawn anew too often to be pressed.
+    if (!onName || into === this.#live) return element("span", "name", nameOf(speaker));
+    const button = element("button", "name", nameOf(speaker));
+    button.title = "Change the name";
+    button.addEventListener("click", () => onName(speaker));
+    return button;
   }
 
   #colour(speaker: string): number {
@@ -94,7 +117,7 @@ function joins(before: Piece, piece: Piece): boolean {
 }
 
 /** `S01` as people say it. */
-function nameOf(speaker: string): string {
+export function nameOf(speaker: string): string {
   const number = /^S0*(\d+)$/.exec(speaker)?.[1];
   return number ? `Speaker ${number}` : speaker || "Speech";
 }

@@ -4,7 +4,7 @@
  */
 
 import type { CaptureBlock, CaptureOptions } from "./capture";
-import { Resampler } from "./resample";
+import { Resampler } from "../core/resample";
 
 // The audio thread's own names, which TypeScript's DOM library leaves out.
 declare const sampleRate: number;

@@ -29,6 +29,8 @@ export interface CaptureEvents {
   onBlock: (block: CaptureBlock) => void;
   /** The browser stopped the audio: after a call, in the background, or before a gesture. */
   onHeld: (isHeld: boolean) => void;
+  /** The system gives silence: a call, a switch on the headset, the page in the background. */
+  onMuted: (isMuted: boolean) => void;
   /** The microphone was unplugged, or its permission taken away. */
   onEnded: () => void;
 }
@@ -83,7 +85,11 @@ export class Capture {
     node.connect(context.destination);
     const onState = () => events.onHeld(context.state !== "running" && context.state !== "closed");
     context.onstatechange = onState;
-    stream.getAudioTracks().forEach((track) => track.addEventListener("ended", events.onEnded));
+    for (const track of stream.getAudioTracks()) {
+      track.addEventListener("ended", events.onEnded);
+      track.addEventListener("mute", () => events.onMuted(true));
+      track.addEventListener("unmute", () => events.onMuted(false));
+    }
     const capture = new Capture(context, stream, rate_hz);
     if (context.state !== "running") {
       void capture.resume();
@@ -101,8 +107,12 @@ export class Capture {
   /** Go on after a pause, or after the browser stopped the audio. */
   async resume(): Promise<void> {
     this.#enable(true);
-    // Whatever the state is: a pause may still be on its way.
-    await this.#unlessClosed(this.#context.resume());
+    try {
+      // Whatever the state is: a pause may still be on its way.
+      await this.#context.resume();
+    } catch {
+      // Closed meanwhile, or the call is not over: then it is still held, which was told.
+    }
   }
 
   async close(): Promise<void> {

@@ -1,6 +1,7 @@
 /** Messages above the captions, one for each matter, each with its remedy. */
 
 import type { CaptureProblem } from "./capture";
+import type { Trouble } from "./microphone";
 
 export type Tone = "error" | "warning" | "info";
 
@@ -85,5 +86,24 @@ export const CAPTURE_HINTS: Record<CaptureProblem, Notice> = {
     tone: "error",
     title: "The microphone does not start.",
     text: "Another program may be using it. Close that program, then press Start.",
+  },
+};
+
+/** What is the matter with a microphone that worked before; each is tried to be mended, too. */
+export const TROUBLE_HINTS: Record<Trouble, Notice> = {
+  held: {
+    tone: "warning",
+    title: "The browser has stopped the audio.",
+    text: "A call or another app may have taken the microphone. What is said now is not heard.",
+  },
+  muted: {
+    tone: "warning",
+    title: "The system has muted the microphone.",
+    text: "It goes on when the call is over, or when the switch of the microphone is back.",
+  },
+  gone: {
+    tone: "warning",
+    title: "The microphone is gone.",
+    text: "It goes on when one is connected, free or allowed again.",
   },
 };

@@ -7,15 +7,17 @@
 
 import { Connection, TranscriptStore, type ClientEvent, type ConnectionState, type PcmRate, type ServerEvent } from "../core";
 import { Capture, CaptureError, type CaptureBlock } from "./capture";
-import { CAPTURE_HINTS, type Notices } from "./notices";
 import { clock } from "./captions";
+import { Microphone, type Trouble } from "./microphone";
+import { CAPTURE_HINTS, TROUBLE_HINTS, type Notices } from "./notices";
 
 export type Phase = "off" | "starting" | "recording" | "paused" | "stopping";
 
 export interface RecorderOptions {
   /** Address of `/v1/realtime`. */
   url: string;
-  preset: string;
+  /** Parameters of the session, such as its preset. */
+  query: Record<string, string>;
   notices: Notices;
   /** Anything that is shown has changed. */
   onChange: () => void;
@@ -39,7 +41,7 @@ export class Recorder {
   lag_ms: number | null = null;
   isDegraded = false;
   readonly #options: RecorderOptions;
-  #capture: Capture | null = null;
+  #microphone: Microphone | null = null;
   #connection: Connection | null = null;
   #rate_hz: PcmRate | null = null;
   #numSamples = 0;
@@ -60,6 +62,11 @@ export class Recorder {
     return this.#connection?.backlog_s ?? 0;
   }
 
+  /** Why nothing is heard at the moment. */
+  get trouble(): Trouble | null {
+    return this.#microphone?.trouble ?? null;
+  }
+
   /** Start, with the server's key if it needs one. Call it from a gesture of the user. */
   async start(key: string): Promise<void> {
     if (this.phase !== "off") return;
@@ -69,13 +76,13 @@ export class Recorder {
     this.#rate_hz = null;
     this.wasLive = false;
     this.#setPhase("starting");
-    if (!(await this.#openCapture()) || !this.#rate_hz) return this.#setPhase("off");
+    this.#rate_hz = await this.#openMicrophone();
+    if (!this.#rate_hz) return this.#setPhase("off");
     this.#connection = new Connection({
       url: this.#options.url,
       rate_hz: this.#rate_hz,
-      query: { preset: this.#options.preset },
+      query: this.#options.query,
       ...(key ? { key } : {}),
-      openSocket: (url, protocols) => new WebSocket(url, protocols),
       onEvent: (event) => this.#onEvent(event),
     });
     this.#setPhase("recording");
@@ -85,14 +92,13 @@ export class Recorder {
   async pause(): Promise<void> {
     if (this.phase !== "recording") return;
     this.#setPhase("paused");
-    await this.#capture?.pause();
+    await this.#microphone?.pause();
   }
 
   async resume(): Promise<void> {
     if (this.phase !== "paused") return;
     this.#setPhase("recording");
-    if (this.#capture) await this.#capture.resume();
-    else if (!(await this.#openCapture())) this.#setPhase("paused");
+    await this.#microphone?.resume();
   }
 
   /** Wait for the last words and close; stopping once more does not wait. */
@@ -100,14 +106,19 @@ export class Recorder {
     if (this.phase === "stopping") return this.#connection?.abort();
     if (this.phase !== "recording" && this.phase !== "paused") return;
     this.#setPhase("stopping");
-    await this.#closeCapture();
+    await this.#closeMicrophone();
     await this.#connection?.finish();
   }
 
   /** Wake what the browser or the network put to sleep. */
   nudge(): void {
     this.#connection?.retryNow();
-    if (this.phase === "recording") void this.#capture?.resume();
+    void this.#microphone?.wake();
+  }
+
+  /** Another network, none any more, or one again. */
+  networkChanged(): void {
+    this.#connection?.networkChanged();
   }
 
   clear(): void {
@@ -119,32 +130,31 @@ export class Recorder {
     this.#options.onChange();
   }
 
-  async #openCapture(): Promise<boolean> {
+  /** Returns its rate in Hz, or `null` and a notice why there is none. */
+  async #openMicrophone(): Promise<PcmRate | null> {
     const { notices } = this.#options;
+    const microphone = new Microphone({
+      open: (events, rate_hz) => Capture.open(events, rate_hz),
+      devices: navigator.mediaDevices,
+      onBlock: (block) => this.#onBlock(block),
+      onTrouble: (trouble) => this.#onTrouble(trouble),
+    });
     try {
-      this.#capture = await Capture.open(
-        {
-          onBlock: (block) => this.#onBlock(block),
-          onHeld: (isHeld) => this.#onHeld(isHeld),
-          onEnded: () => void this.#onUnplugged(),
-        },
-        this.#rate_hz,
-      );
-      this.#rate_hz = this.#capture.rate_hz;
-      notices.clear("capture");
-      return true;
+      const rate_hz = await microphone.open();
+      this.#microphone = microphone;
+      return rate_hz;
     } catch (error) {
       if (!(error instanceof CaptureError)) throw error;
       notices.show("capture", CAPTURE_HINTS[error.problem]);
-      return false;
+      return null;
     }
   }
 
-  async #closeCapture(): Promise<void> {
-    const capture = this.#capture;
-    this.#capture = null;
+  async #closeMicrophone(): Promise<void> {
+    const microphone = this.#microphone;
+    this.#microphone = null;
     this.#options.onLevel(0);
-    await capture?.close();
+    await microphone?.close();
   }
 
   #onBlock({ samples, peak }: CaptureBlock): void {
@@ -169,26 +179,16 @@ export class Recorder {
     }
   }
 
-  #onHeld(isHeld: boolean): void {
-    const { notices } = this.#options;
-    if (!isHeld || this.phase === "paused") return notices.clear("held");
-    notices.show("held", {
-      tone: "warning",
-      title: "The browser has stopped the audio.",
-      text: "A call or another app may have taken the microphone.",
-      action: { label: "Go on", run: () => this.nudge() },
-    });
-  }
-
-  async #onUnplugged(): Promise<void> {
-    if (this.phase !== "recording" && this.phase !== "paused") return;
-    this.#setPhase("paused");
-    await this.#closeCapture();
-    this.#options.notices.show("capture", {
-      tone: "warning",
-      title: "The microphone is gone.",
-      text: "Connect it or allow it again, then press Resume.",
-    });
+  #onTrouble(trouble: Trouble | null): void {
+    const { notices, onChange, onLevel } = this.#options;
+    if (trouble) {
+      const action = { label: "Try again", run: () => this.nudge() };
+      notices.show("trouble", { ...TROUBLE_HINTS[trouble], action });
+      onLevel(0);
+    } else {
+      notices.clear("trouble");
+    }
+    onChange();
   }
 
   #onEvent(event: ClientEvent): void {
@@ -242,7 +242,7 @@ export class Recorder {
     this.lag_ms = null;
     this.isDegraded = false;
     this.store.endSession();
-    await this.#closeCapture();
+    await this.#closeMicrophone();
     this.#setPhase("off");
     const ending = ENDINGS[reason];
     if (!ending) return;
