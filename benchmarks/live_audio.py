@@ -43,7 +43,9 @@ class Recording:
 
 def make_recordings(kind: str, count: int, seconds: float, vad: Vad) -> list[Recording]:
     """`count` recordings of one of `KINDS`, each with its utterances in an order of its own."""
-    source = talk()
+    # Of one voice where nobody pauses: with several the small checkpoint runs away beyond 20 s, and
+    # its loops would be what is timed.
+    source = talk("one voice" if kind == "talk" else "several voices")
     gap_s, pad_s = (0.1, 0.05) if kind == "talk" else (0.3, 0.1)
     regions = speech_regions(vad.speech_probabilities(source), min_silence_s=gap_s, pad_s=pad_s)
     utterances = [source[int(a * RATE_HZ) : int(b * RATE_HZ)] for a, b in regions]
