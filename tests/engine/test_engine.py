@@ -149,7 +149,8 @@ def test_finals_overtake_partials_and_files(tiny: Model) -> None:
 
         engine._runner.forward = watch  # type: ignore[method-assign]
         release = blocked(engine)
-        first = make_request(tiny, speech(10), max_new_tokens=2)
+        # A final, so that it is served first whatever else has been submitted by then.
+        first = make_request(tiny, speech(10), max_new_tokens=2, priority=Priority.FINAL)
         requests = {
             name: make_request(tiny, speech(1), max_new_tokens=4, **own)
             for name, own in fields.items()
