@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from typing import Protocol
 
 from moss_stream.engine.request import Result, TokenDelta
@@ -50,8 +51,8 @@ class Outbox:
             else:
                 by_loop.setdefault(receiver.loop, []).append((receiver, event))
         for loop, batch in by_loop.items():
-            # A closed loop has nobody left to tell.
-            if not loop.is_closed():
+            # A closed loop has nobody left to tell, and says so in this way alone.
+            with suppress(RuntimeError):
                 loop.call_soon_threadsafe(_deliver, batch)
 
 

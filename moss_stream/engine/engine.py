@@ -38,8 +38,11 @@ logger = logging.getLogger(__name__)
 
 IDLE_WAIT_S = 0.002
 """Pause when everything waits for something outside the engine, such as company for a prefill."""
-MAX_BREAKDOWNS = 3
-"""Breakdowns within `BREAKDOWN_SPAN_S` after which the engine starts over; one more ends it."""
+MAX_BREAKDOWNS = 10
+"""Breakdowns within `BREAKDOWN_SPAN_S` after which the engine starts over; one more ends it.
+
+More than a live final is tried, so that one on which the engine breaks does not end it.
+"""
 BREAKDOWN_SPAN_S = 60.0
 
 
@@ -51,6 +54,8 @@ class EngineStats:
     """Requests waiting for admission."""
     active: int
     """Requests that hold KV."""
+    finals: int
+    """Finals among them: while there are any, nothing else is begun."""
     kv_blocks: int
     """Blocks in all."""
     kv_used: int
@@ -139,6 +144,7 @@ class Engine:
             return EngineStats(
                 waiting=self._scheduler.num_waiting,
                 active=self._scheduler.num_active,
+                finals=self._scheduler.num_finals,
                 kv_blocks=self._runner.num_blocks,
                 kv_used=pool.num_used,
                 kv_cached=pool.num_cached,
@@ -178,7 +184,8 @@ class Engine:
     def _queue(self, sequence: Sequence, receiver: Receiver) -> None:
         with self._wake:
             if self._stop is not None:
-                raise self._stop
+                # One of its own: an error keeps the frames it went through, and so their audio.
+                raise EngineStopped(self._stop.message)
             embeddings = Embeddings([None] * len(sequence.request.windows))
             job = Job(sequence, receiver, embeddings, submitted_s=time.monotonic())
             replaced = self._scheduler.submit(sequence)
@@ -229,7 +236,7 @@ class Engine:
 
     def _fail_all(self, error: EngineStopped) -> None:
         for job in list(self._jobs.values()):
-            self._fail(job, error)
+            self._fail(job, EngineStopped(error.message))
         self._outbox.flush()
         self._wake.notify_all()
 

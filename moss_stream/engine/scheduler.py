@@ -37,6 +37,10 @@ class Row:
     after this row, else one for the last known token and one for each proposed."""
 
 
+MAX_HELD_STEPS = 16
+"""Steps in a row for which finals hold up all others that wait."""
+
+
 class Scheduler:
     """Queue, admission and steps of one engine.
 
@@ -53,6 +57,10 @@ class Scheduler:
         self._planned: set[Row] = set()
         """Rows of this step that are not completed."""
         self._in_step = False
+        self._finals_alone = False
+        """Whether finals alone are admitted, encoded and prefilled in this step."""
+        self._held_steps = 0
+        """For how many steps that has been so while others waited."""
         self._held_since_s: float | None = None
         """When admission began to wait for company."""
 
@@ -70,6 +78,11 @@ class Scheduler:
     def num_active(self) -> int:
         """Sequences that hold blocks."""
         return len(self._active)
+
+    @property
+    def num_finals(self) -> int:
+        """Finals among them."""
+        return sum(s.request.priority is Priority.FINAL for s in self._active)
 
     def submit(self, sequence: Sequence) -> Sequence | None:
         """Queue a sequence.
@@ -132,9 +145,13 @@ class Scheduler:
         if self._planned:
             raise StateError(f"{len(self._planned)} rows of the previous step are not completed")
         self._in_step = True
+        self._finals_alone = self._prefers_finals()
         if not self._holds_back(now_s):
             while self._waiting and len(self._active) < self._config.max_rows:
-                if not self._admit(self._waiting[0]):
+                first = self._waiting[0]
+                if self._finals_alone and first.request.priority is not Priority.FINAL:
+                    break
+                if not self._admit(first):
                     break
         rows = self._decode_rows(self._config.step_tokens)
         rows += self._prefill_rows(self._config.step_tokens - sum(len(row.ids) for row in rows))
@@ -197,13 +214,23 @@ class Scheduler:
         return wanted
 
     def _urgent(self) -> list[Sequence]:
-        """Active sequences that are encoded and prefilled now, in order of service.
+        """Active sequences that are encoded and prefilled now, in order of service."""
+        if not self._finals_alone:
+            return self._active
+        return [s for s in self._active if s.request.priority is Priority.FINAL]
 
-        Finals alone while there are any: a step is as long as its longest part, and a refresh's
-        window takes as long as ten steps of a final somebody waits for.
+    def _prefers_finals(self) -> bool:
+        """Whether the next step is for finals, once a step.
+
+        It is while there are any: a step is as long as its longest part, and a refresh's window
+        takes as long as ten steps of a final somebody waits for. One step in between is for all,
+        so that finals without end do not starve the others.
         """
-        finals = [s for s in self._active if s.request.priority is Priority.FINAL]
-        return finals or self._active
+        everybody = (*self._active, *self._waiting)
+        num_finals = sum(s.request.priority is Priority.FINAL for s in everybody)
+        holds_up = 0 < num_finals < len(everybody) and self._held_steps < MAX_HELD_STEPS
+        self._held_steps = self._held_steps + 1 if holds_up else 0
+        return holds_up
 
     def _find_replaced(self, sequence: Sequence) -> Sequence | None:
         request = sequence.request

@@ -140,9 +140,9 @@ def bidirectional_attention(
     # encoder in bf16. One head and a third of a window's rows at a time keep the scores in cache.
     scale = queries.shape[-1] ** -0.5
     output = torch.empty_like(queries)
-    for mixed, query, key, value in zip(
-        *(x.flatten(0, 1) for x in (output, queries, keys, values)), strict=True
-    ):
+    # Views, as `flatten` would make copies of what is not laid out head by head.
+    heads = ([head for window in x for head in window] for x in (output, queries, keys, values))
+    for mixed, query, key, value in zip(*heads, strict=True):
         score, mix = _multiplier((key * scale).T), _multiplier(value)
         for rows, some in zip(mixed.split(SCORED_ROWS), query.split(SCORED_ROWS), strict=True):
             rows.copy_(mix(torch.softmax(score(some), dim=-1)))

@@ -9,8 +9,10 @@ two threads). So the engine's team is to be the only one.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -18,11 +20,18 @@ import torch
 T = TypeVar("T")
 
 
+_lock = threading.Lock()
+
+
 def use_threads(count: int) -> None:
-    """Let the calling thread compute with `count` threads from now on."""
-    torch.set_num_threads(count)
-    # A thread's first use of torch takes what was set last in any thread: this is that first use.
-    torch.get_num_threads()
+    """Let the calling thread compute with `count` threads from now on, and no other thread."""
+    # A thread's first use of torch takes what was set last in any thread, so what others are to
+    # find there is put back, from a thread that ends.
+    with _lock:
+        others = in_passing(torch.get_num_threads)
+        torch.get_num_threads()
+        torch.set_num_threads(count)
+        in_passing(partial(torch.set_num_threads, others))
 
 
 def side_threads(count: int, name: str) -> ThreadPoolExecutor:

@@ -126,7 +126,8 @@ class Hub:
                 stream_id=stream_id,
                 max_tokens=self.engine.max_tokens,
             )
-            return request, self.engine.stats().waiting == 0
+            stats = self.engine.stats()
+            return request, stats.waiting == stats.finals == 0
 
         loop = asyncio.get_running_loop()
         request, is_free = await loop.run_in_executor(self._workers, prepare)

@@ -379,7 +379,35 @@ def test_refreshes_are_neither_encoded_nor_prefilled_while_a_final_is_decoded() 
     while final.state is State.RUNNING:
         assert {row.sequence for row in simulation.step()} == {final}
         assert final.state is not State.RUNNING or not any(other.window_ready)
+    assert {row.sequence for row in simulation.step()} == {encoded}
     assert {row.sequence for row in simulation.step()} == {encoded, other}
+
+
+def test_finals_without_end_do_not_starve_the_others() -> None:
+    simulation = Simulation()
+    others = [
+        simulation.submit(make_request([2, 3], priority=priority, **LONG))
+        for priority in (Priority.PARTIAL, Priority.FILE)
+    ]
+    for step in range(600):
+        if step % 6 == 0:
+            simulation.submit(make_request([1], priority=Priority.FINAL, **LONG))
+        simulation.step()
+    assert all(other.state is State.FINISHED for other in others)
+
+
+def test_refresh_is_not_begun_while_a_final_is_decoded_so_a_newer_one_replaces_it() -> None:
+    simulation = Simulation()
+    final = simulation.submit(make_request([1], priority=Priority.FINAL, **LONG))
+    step_until_decoding(simulation, final)
+    old, new = (
+        make_request([2], priority=Priority.PARTIAL, stream_id="a", **LONG) for _ in range(2)
+    )
+    first = simulation.submit(old)
+    simulation.step()
+    assert (final.state, first.state) == (State.RUNNING, State.WAITING)
+    simulation.submit(new)
+    assert first.state is State.FINISHED
 
 
 def test_windows_are_wanted_in_order_of_service_and_only_where_needed() -> None:

@@ -35,8 +35,11 @@ def test_embeddings_equal_reference_on_random_weights(tiny: Model, tiny_director
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_bidirectional_attention_equals_torch(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
-    query = torch.randn(2, 3, 7, 16, generator=generator).to(dtype)
-    key, value = (torch.randn(2, 3, 50, 16, generator=generator).to(dtype) for _ in range(2))
+    # Laid out position by position, as the encoder's products are.
+    query = torch.randn(2, 7, 3, 16, generator=generator).to(dtype).transpose(1, 2)
+    key, value = (
+        torch.randn(2, 50, 3, 16, generator=generator).to(dtype).transpose(1, 2) for _ in range(2)
+    )
     expected = torch.nn.functional.scaled_dot_product_attention(query, key, value)
     tolerance = 1e-5 if dtype is torch.float32 else 2e-2
     torch.testing.assert_close(

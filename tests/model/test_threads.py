@@ -19,5 +19,12 @@ def test_a_side_thread_does_not_change_how_others_compute() -> None:
         assert engine.submit(torch.get_num_threads).result() == 3
 
 
+def test_a_side_thread_does_not_change_what_new_threads_compute_with() -> None:
+    before = in_passing(torch.get_num_threads)
+    with side_threads(1, "side") as side:
+        assert side.submit(torch.get_num_threads).result() == 1
+    assert in_passing(torch.get_num_threads) == before
+
+
 def test_work_in_passing_returns_its_result_and_leaves_no_thread_behind() -> None:
     assert in_passing(lambda: 2 + 2) == 4

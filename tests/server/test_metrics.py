@@ -14,6 +14,7 @@ from moss_stream.types import Timing, Usage
 STATS = EngineStats(
     waiting=1,
     active=2,
+    finals=1,
     kv_blocks=10,
     kv_used=3,
     kv_cached=4,
