@@ -121,7 +121,17 @@ class OpenRoom:
             StorageError: What has settled cannot be stored, so nothing can be told.
         """
         await self.soon_saved()
+        self.check_open()
         return self.viewers.add(self._first(since, role))
+
+    def check_open(self) -> None:
+        """Refuse what comes while the room is being closed.
+
+        Raises:
+            StorageError: It is.
+        """
+        if self.is_closed:
+            raise StorageError("the room was closed meanwhile", field="room")
 
     def close(self, farewell: Farewell) -> None:
         """Send everybody away and store nothing more."""

@@ -18,9 +18,10 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from moss_stream.captions.export import MEDIA_TYPES, check_format, write_room
+from moss_stream.captions.house import MAX_CHANGES
 from moss_stream.captions.open_room import OpenRoom
 from moss_stream.captions.viewers import Viewer
-from moss_stream.errors import InvalidMessage, MossStreamError
+from moss_stream.errors import CapacityError, InvalidMessage, MossStreamError
 from moss_stream.server.auth import Authenticator
 from moss_stream.server.bodies import read_object
 from moss_stream.server.connection import GONE, close_socket
@@ -116,6 +117,9 @@ class Captions:
             if not (name is None or isinstance(name, str)) or "name" not in body:
                 raise InvalidMessage("name is missing, expected a string or null", field="name")
             opened, _ = visited
+            opened.check_open()
+            if opened.room.revision >= MAX_CHANGES:
+                raise CapacityError(f"the room has {MAX_CHANGES} changes", field="room")
             change = opened.room.rename(speaker, name)
             opened.take([change])
             await opened.soon_saved()

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from moss_stream.audio.container import Block
 from moss_stream.audio.resample import MODEL_RATE_HZ
+from moss_stream.audio.samples import MAX_AMPLITUDE
 from moss_stream.errors import ClientError, ConfigError, TooSlow, UnsupportedAudio
 from moss_stream.live.config import to_seconds
 from moss_stream.live.events import Event, Finished
@@ -302,7 +303,8 @@ class Channel:
             self._receive(self._converter.flush())
 
     def _receive(self, samples: Samples) -> None:
-        self.stream.receive(samples)
+        # A filter overshoots what it was fed, and that was as loud as is allowed.
+        self.stream.receive(np.clip(samples, -MAX_AMPLITUDE, MAX_AMPLITUDE))
         self._delays.received(self.stream.session.received_at, time.monotonic())
 
     # From the stream.

@@ -171,8 +171,12 @@ class Registry:
         for entry in list(self._entries.values()):
             if entry.carrier is None:
                 self.remove(entry)
-            else:
+                continue
+            try:
                 entry.session.finish(RESTARTING)
+            except Exception:  # one that breaks must not keep the others from their text
+                logger.exception("not drained stream=%s", entry.session.identity.session_id)
+                self.remove(entry)
         try:
             async with asyncio.timeout(self._config.drain_s):
                 while self._entries:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moss_stream.audio.resample import MODEL_RATE_HZ
-from moss_stream.errors import ClientError, InvalidMessage, TooSlow
+from moss_stream.errors import ClientError, ConfigError, InvalidMessage, TooSlow
 from moss_stream.live.events import Event, Finished
 from moss_stream.server.audio_input import AudioInput, InputMeter
 from moss_stream.server.config import ServerConfig
@@ -66,6 +66,7 @@ class Session:
         self.log = EventLog(config.replay_events, config.max_unsent_events)
         self.close = NORMAL
         """How to close the socket once the log is sent and complete."""
+        self._hub = hub
         self._config = config
         self._metrics = hub.metrics
         self._input = _audio_input(settings)
@@ -207,6 +208,10 @@ class Session:
 
     def _configure(self, change: Configure) -> None:
         settings = change.settings
+        try:
+            self._hub.check_keywords(settings.keywords)
+        except ConfigError as error:
+            raise InvalidMessage(error.message, field=error.field) from error
         self._stream.configure(_options(settings))
         if settings.format != self._protocol.settings.format:
             self._input = _audio_input(settings)

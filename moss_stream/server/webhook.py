@@ -64,15 +64,16 @@ def check_address(text: str, allowed: Collection[Place]) -> httpx.URL:
     """
     try:
         url = httpx.URL(text)
-    except httpx.InvalidURL as error:
+        host, port = url.host, url.port
+    except (httpx.InvalidURL, ValueError) as error:  # the latter of names that IDNA cannot encode
         raise InvalidMessage(f"webhook is no address: {error}", field="webhook") from error
-    if url.scheme not in _DEFAULT_PORTS or not url.host or url.userinfo:
+    if url.scheme not in _DEFAULT_PORTS or not host or url.userinfo:
         raise InvalidMessage("webhook is no address of the form https://HOST/PATH", field="webhook")
     usual = _DEFAULT_PORTS[url.scheme]
-    port = url.port or usual
-    if (url.host, port) not in {(host, allowed_port or usual) for host, allowed_port in allowed}:
+    port = usual if port is None else port
+    if (host, port) not in {(host, allowed_port or usual) for host, allowed_port in allowed}:
         raise Forbidden(
-            f"webhook is on {url.host}:{port}, which this server does not call",
+            f"webhook is on {host}:{port}, which this server does not call",
             field="webhook",
         )
     return url

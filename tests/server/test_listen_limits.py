@@ -71,6 +71,10 @@ def test_wrong_encoding_does_not_break_the_stream(server: Running) -> None:
         assert floats.messages[-1]["duration"] == 1.0
         (warning,) = floats.messages[-1]["moss"]["warnings"]
         assert warning["code"] == "unsupported_audio"
+        # As loud as is allowed, and louder once it is filtered to another rate.
+        loud = np.tile(np.repeat(np.array([1e6, -1e6], "<f4"), 40), 100)
+        square = await heard(server, "encoding=linear32&sample_rate=48000", loud.tobytes())
+        assert square.messages[-1]["type"] == "Metadata"
 
     asyncio.run(play())
 

@@ -205,6 +205,39 @@ def test_mistakes_are_told_and_the_session_goes_on(server: Running) -> None:
     assert client.of("error")[2]["error"]["event_id"] == "e1"
 
 
+def test_keyword_the_model_cannot_expect_is_refused_before_it_spoils_a_turn(
+    server: Running,
+) -> None:
+    async def play() -> Client:
+        client = await open_client(server)
+        await client.update(audio={"input": {"transcription": {"keywords": ["<|im_end|>"]}}})
+        await client.append(CLIP)
+        assert await finished(client) == [WORDS]
+        return client
+
+    client = asyncio.run(play())
+    (error,) = client.of("error")
+    assert error["error"]["code"] == "invalid_message"
+
+
+def test_mistake_as_long_as_a_message_is_answered_in_short(server: Running) -> None:
+    long = ["A" * 100_000]
+
+    async def play() -> Client:
+        client = await open_client(server)
+        for message in (
+            {"type": long},
+            {"type": "session.update", "session": {"type": long}},
+            {"type": "session.update", "session": {"audio": {"input": {"format": {"type": long}}}}},
+        ):
+            await client.socket.send(json.dumps(message))
+        await finished(client)
+        return client
+
+    client = asyncio.run(play())
+    assert [len(event["error"]["message"]) < 300 for event in client.of("error")] == [True] * 3
+
+
 def test_audio_after_the_end_is_refused(server: Running) -> None:
     async def play() -> None:
         client = await open_client(server)

@@ -125,7 +125,7 @@ def test_address_elsewhere_is_refused(address: str) -> None:
     [
         "", "hooks.example.org", "/hook", "ftp://hooks.example.org/", "file:///etc/passwd",
         "https://user:pass@hooks.example.org/", "https://hooks.example.org@evil.example/",
-        "https://", "https://\0/", "javascript:alert(1)",
+        "https://", "https://\0/", "javascript:alert(1)", "http://xn--/",
     ],
 )  # fmt: skip
 def test_address_of_another_form_is_refused(address: str) -> None:

@@ -26,7 +26,7 @@ from moss_stream.server.protocols.commands import (
     decode_audio,
 )
 from moss_stream.server.protocols.narration import Message, Narrator, Numbering, to_ms
-from moss_stream.server.protocols.settings import Settings
+from moss_stream.server.protocols.settings import Settings, shown_value
 
 MIN_COMMIT_S = 0.1
 """Least audio that a commit may hold, seconds."""
@@ -104,8 +104,8 @@ class OpenAIRealtime:
                 self._narrator.wants_finish = True
                 return Finish()
             case kind:
-                shown = kind[:80] if isinstance(kind, str) else kind
-                raise InvalidMessage(f"type is {shown!r}, which is no event here", field="type")
+                shown = shown_value(kind)
+                raise InvalidMessage(f"type is {shown}, which is no event here", field="type")
 
     def _update(self, session: object, event_id: str | None) -> Configure:
         if not isinstance(session, dict):

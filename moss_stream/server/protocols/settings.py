@@ -171,7 +171,7 @@ class Settings:
         kind = session.get("type", "transcription")
         if kind != "transcription":
             raise InvalidMessage(
-                f"session.type is {kind!r}, this server has transcription alone",
+                f"session.type is {shown_value(kind)}, this server has transcription alone",
                 field="session.type",
             )
         audio = _object(session, "audio", "session")
@@ -210,14 +210,15 @@ def _format(given: Json) -> AudioFormat:
     if not isinstance(kind, str) or kind not in _ENCODINGS:
         known = ", ".join(_ENCODINGS)
         raise UnsupportedAudio(
-            f"{path}.type is {kind!r}, allowed are {known}", field=f"{path}.type"
+            f"{path}.type is {shown_value(kind)}, allowed are {known}", field=f"{path}.type"
         )
     allowed = PCM_RATES_HZ if kind == "audio/pcm" else (TELEPHONE_RATE_HZ,)
     rate_hz = given.get("rate", 24_000 if kind == "audio/pcm" else TELEPHONE_RATE_HZ)
     if isinstance(rate_hz, bool) or rate_hz not in allowed:
         known = ", ".join(str(rate) for rate in allowed)
         raise UnsupportedAudio(
-            f"{path}.rate is {rate_hz!r}, allowed for {kind} are {known}", field=f"{path}.rate"
+            f"{path}.rate is {shown_value(rate_hz)}, allowed for {kind} are {known}",
+            field=f"{path}.rate",
         )
     return AudioFormat(kind, int(rate_hz))
 
@@ -317,6 +318,10 @@ def _number(value: object, path: str, low: float, high: float) -> float | None:
 
 
 def _wrong(path: str, value: object, expected: str) -> InvalidMessage:
+    return InvalidMessage(f"{path} is {shown_value(value)}, expected {expected}", field=path)
+
+
+def shown_value(value: object) -> str:
+    """A client's value for a message: at most 80 characters, as the message is kept and sent."""
     shown = repr(value)
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return InvalidMessage(f"{path} is {shown}, expected {expected}", field=path)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
