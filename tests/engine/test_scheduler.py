@@ -383,6 +383,19 @@ def test_refreshes_are_neither_encoded_nor_prefilled_while_a_final_is_decoded() 
     assert {row.sequence for row in simulation.step()} == {encoded, other}
 
 
+def test_refresh_begun_before_a_final_waits_for_it() -> None:
+    simulation = Simulation()
+    refresh = simulation.submit(make_request([2], priority=Priority.PARTIAL, **LONG))
+    simulation.step(encode=0)
+    assert refresh.state is State.RUNNING
+    final = simulation.submit(make_request([1], priority=Priority.FINAL, **LONG))
+    while final.state is not State.FINISHED:
+        assert refresh not in {row.sequence for row in simulation.step()}
+        assert final.state is State.FINISHED or refresh.window_ready == [False]
+    simulation.finish()
+    assert refresh.state is State.FINISHED
+
+
 def test_finals_without_end_do_not_starve_the_others() -> None:
     simulation = Simulation()
     others = [
