@@ -24,6 +24,8 @@ AUDIO = 1
 LOOPING = 2
 """A prompt that begins with this id makes the model say the same few words for ever."""
 VOCABULARY = 12
+LONG: dict[str, Any] = {"max_new_tokens": 12, "stop_ids": frozenset[int](), "stop_loops": False}
+"""Fields of a request whose output has its full length."""
 
 
 def make_prompt(
