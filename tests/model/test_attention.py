@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from moss_stream.model import attention
 from moss_stream.model.attention import Attention, CpuAttention, RowView, slot_runs
 from moss_stream.model.attention_cuda import GatherAttention
 from moss_stream.model.spec import DecoderSpec
@@ -57,6 +58,15 @@ def make_backend(request: pytest.FixtureRequest) -> Callable[[str], Attention]:
     return request.param
 
 
+@pytest.fixture(params=[(3, 5), (8, 2), (2, 64)])
+def in_parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Attention:
+    """The CPU backend with limits that short sequences reach."""
+    scored, wide = request.param
+    monkeypatch.setattr(attention, "SCORED_TOKENS", scored)
+    monkeypatch.setattr(attention, "WIDE_POSITIONS", wide)
+    return cpu_backend("cpu")
+
+
 class Stream:
     """One sequence's queries, keys and values, and what attention over all of them must give."""
 
@@ -102,8 +112,7 @@ def run_steps(
     return [torch.cat(parts) for parts in outputs]
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
+STEPS = pytest.mark.parametrize(
     "steps",
     [
         [[(0, 13), (1, 9)]],
@@ -112,6 +121,10 @@ def run_steps(
         [[(1, 8)], [(0, 12)], [(0, 1), (1, 1)]],
     ],
 )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@STEPS
 def test_attention_equals_torch_in_any_steps(
     make_backend: Callable[[str], Attention], device: str, steps: list[list[tuple[int, int]]]
 ) -> None:
@@ -120,6 +133,16 @@ def test_attention_equals_torch_in_any_steps(
         Stream(9, seed=2, device=device, table=[20, 21, 22]),
     ]
     outputs = run_steps(make_backend(device), streams, steps)
+    for stream, output in zip(streams, outputs, strict=True):
+        torch.testing.assert_close(output, stream.expected[: len(output)], atol=1e-5, rtol=1e-5)
+
+
+@STEPS
+def test_attention_in_parts_equals_torch(
+    in_parts: Attention, steps: list[list[tuple[int, int]]]
+) -> None:
+    streams = [Stream(13, 1, "cpu", [3, 4, 9, 2]), Stream(9, 2, "cpu", [20, 21, 22])]
+    outputs = run_steps(in_parts, streams, steps)
     for stream, output in zip(streams, outputs, strict=True):
         torch.testing.assert_close(output, stream.expected[: len(output)], atol=1e-5, rtol=1e-5)
 
