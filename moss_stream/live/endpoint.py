@@ -9,6 +9,7 @@ States and transitions:
     STOPPING  -> STOPPING  silence lasted `pause_s`: `Pause`
     STOPPING  -> SPEAKING  a frame reaches the threshold: `Resume`, if there was a pause
     STOPPING  -> QUIET     silence lasted as long as the endpoint needs: `Endpoint`
+    SPEAKING  -> SPEAKING  `max_utterance_s` is near: `SplitLikely`, the quietest point so far
     SPEAKING  -> SPEAKING  `max_utterance_s` is reached: `Endpoint`, `Onset` at the quietest point
     STOPPING  -> QUIET     the same in a pause: `Endpoint`
 
@@ -27,6 +28,9 @@ from moss_stream.errors import StateError
 from moss_stream.live.config import VAD_FRAME_SAMPLES, LiveConfig, to_samples
 
 _EXIT_STEP = 0.15  # between the two thresholds, as silero's own iterator has it
+_SPLIT_SETTLE_S = 0.5
+"""How long a point has been the quietest before it is told: as long as a final takes, so that it is
+decoded when the split comes, and seldom in vain."""
 
 
 class Hint(Enum):
@@ -80,6 +84,14 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitLikely:
+    """Speech goes on for so long that it will be split, here unless a quieter point comes."""
+
+    end_at: int
+    """Where the utterance then ends."""
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint:
     """The utterance is over."""
 
@@ -91,7 +103,7 @@ class Endpoint:
     """Whether its length ended it and speech goes on."""
 
 
-EndpointEvent = Onset | Pause | Resume | Endpoint
+EndpointEvent = Onset | Pause | Resume | SplitLikely | Endpoint
 
 
 class _State(Enum):
@@ -117,6 +129,7 @@ class Endpointer:
         self._start_at = 0  # of the utterance; in STARTING of the first speech frame
         self._quiet_at = 0  # start of the silence, in STOPPING
         self._pause_told = False
+        self._split_told_at = 0  # the last point told as likely
         # Probability of each recent frame by its position, for the quietest point of a split.
         self._recent: deque[tuple[int, float]] = deque(
             maxlen=max(1, to_samples(config.split_search_s) // VAD_FRAME_SAMPLES)
@@ -130,6 +143,8 @@ class Endpointer:
         self._pre_roll = to_samples(config.pre_roll_s)
         self._pause = to_samples(config.pause_s)
         self._max_utterance = to_samples(config.max_utterance_s)
+        self._split_search = to_samples(config.split_search_s)
+        self._settle = to_samples(_SPLIT_SETTLE_S)
         self._endpoint_s = {
             Hint.NONE: config.endpoint_s,
             Hint.SENTENCE_END: config.endpoint_min_s,
@@ -244,11 +259,19 @@ class Endpointer:
         return events
 
     def _split_if_long(self, frame_end: int) -> Sequence[EndpointEvent]:
-        if frame_end - self._start_at < self._max_utterance:
+        limit_at = self._start_at + self._max_utterance
+        search_at = limit_at - self._split_search
+        if frame_end < search_at:
             return ()
         # The later of equally quiet frames: the longer the first part, the better its context.
-        frame_at, _ = min(self._recent, key=lambda frame: (frame[1], -frame[0]))
+        near = (frame for frame in self._recent if frame[0] + VAD_FRAME_SAMPLES >= search_at)
+        frame_at, _ = min(near, key=lambda frame: (frame[1], -frame[0]))
         at = frame_at + VAD_FRAME_SAMPLES // 2
-        self._start_at = self._floor_at = at
-        self._recent.clear()
-        return (Endpoint(at, at, is_split=True), Onset(at))
+        if frame_end >= limit_at:
+            self._start_at = self._floor_at = at
+            self._recent.clear()
+            return (Endpoint(at, at, is_split=True), Onset(at))
+        if at == self._split_told_at or frame_end - at < self._settle:
+            return ()
+        self._split_told_at = at
+        return (SplitLikely(at),)

@@ -4,6 +4,7 @@ Each open utterance has at most one request out:
 
     growing   a refresh when enough new audio is there; a newer one replaces one not yet started
     paused    the eager final of what ends at the pause; dropped when speech resumes
+    long      between refreshes, the eager final of what ends where it will probably be split
     ended     the final, unless the eager one covers the same samples; tried again if that may help
 
 With a context, utterances are decoded in order: each waits for the final of the one before.
@@ -114,6 +115,8 @@ class Planner:
             elif utterance.pause_end_at is not None:
                 self._plan_eager(utterance, utterance.pause_end_at, now, outputs)
             else:
+                if utterance.split_at is not None and utterance.request is None:
+                    self._plan_eager(utterance, utterance.split_at, now, outputs)
                 self._plan_refresh(utterance, now, outputs)
             if self._context.is_kept and utterance in self._open:
                 break
@@ -132,7 +135,7 @@ class Planner:
         self.decoded_at = max(self.decoded_at, request.end_at)
         if request.kind is not DecodeKind.REFRESH:
             utterance.answer = answer
-        if utterance.end_at is not None:
+        if utterance.end_at is not None or request.end_at < utterance.covered_at:
             return []
         utterance.token_ids = answer.token_ids
         timeline = utterance.base.timeline.followed_by(Span(request.start_at, request.end_at))
@@ -150,7 +153,7 @@ class Planner:
         if request.kind is not DecodeKind.REFRESH and utterance.end_at is not None:
             return self._final_failed(utterance, utterance.end_at, error, now.now_s)
         if request.kind is DecodeKind.EAGER:
-            utterance.failed_pause_at = request.end_at
+            utterance.failed_eager_at = request.end_at
         if isinstance(error, Cancelled):
             return []
         message = f"a decode of growing speech failed: {error.code}"
@@ -191,14 +194,24 @@ class Planner:
         self, utterance: Utterance, end_at: int, now: Now, outputs: list[Output]
     ) -> None:
         request = utterance.request
-        is_out = request is not None and request.kind is DecodeKind.EAGER
-        is_done = utterance.answer is not None or utterance.failed_pause_at == end_at
-        if not self._config.eager_final or is_out or is_done:
+        is_out = request is not None and (request.kind, request.end_at) == (
+            DecodeKind.EAGER,
+            end_at,
+        )
+        if is_out or not self._wants_eager(utterance, end_at):
             return
         outputs.extend(self._cancel(utterance))
         wait_s = min(self._config.endpoint_min_s - self._config.pause_s, self._config.refresh_s)
         deadline_s = now.now_s + wait_s + self._config.final_target_s
         outputs.append(self._request(utterance, DecodeKind.EAGER, end_at, deadline_s))
+
+    def _wants_eager(self, utterance: Utterance, end_at: int) -> bool:
+        """Whether the final of what ends there is decoded in advance, and is not there."""
+        return (
+            self._config.eager_final
+            and (utterance.answer is None or utterance.answer.end_at != end_at)
+            and utterance.failed_eager_at != end_at
+        )
 
     def _plan_final(
         self, utterance: Utterance, end_at: int, now: Now, outputs: list[Output]

@@ -35,6 +35,7 @@ from moss_stream.live.endpoint import (
     Onset,
     Pause,
     Resume,
+    SplitLikely,
     text_hint,
 )
 from moss_stream.live.events import (
@@ -302,7 +303,8 @@ class LiveSession:
         """Take two speakers for one from now on, and say so for the past.
 
         Raises:
-            StateError: They are the same name.
+            NotFound: Nobody is called so.
+            InvalidMessage: They are the same name.
         """
         self._context.speakers.merge(duplicate, into)
         return [Relabel(duplicate, into)]
@@ -334,6 +336,9 @@ class LiveSession:
                 return ()
             case Resume():
                 return self._planner.resume(self._speaking())
+            case SplitLikely():
+                self._speaking().split_at = event.end_at
+                return ()
             case Endpoint():
                 return (self._end(event),)
 

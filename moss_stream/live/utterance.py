@@ -51,6 +51,8 @@ class Utterance:
     """After the last speech; known in a pause and at the end."""
     pause_end_at: int | None = None
     """Where it ends if the present pause is the last."""
+    split_at: int | None = None
+    """Where it will probably be split, when it is nearly too long."""
     end_at: int | None = None
     """After its last sample, once it ended."""
     request: DecodeRequest | None = None
@@ -61,8 +63,8 @@ class Utterance:
     """Own output of the last hypothesis: the next draft."""
     answer: Answer | None = None
     """A final that is there before its endpoint, or at it."""
-    failed_pause_at: int | None = None
-    """Pause end whose eager final failed; it is not tried again."""
+    failed_eager_at: int | None = None
+    """End whose eager final failed; it is not tried again."""
     revision: int = 0
     """Hypotheses told."""
     attempts: int = 0

@@ -14,6 +14,7 @@ from moss_stream.live.endpoint import (
     Onset,
     Pause,
     Resume,
+    SplitLikely,
     text_hint,
 )
 
@@ -112,7 +113,26 @@ def test_long_speech_is_split_at_its_quietest_recent_point() -> None:
     scores[quiet] = 0.6
     events = push_all(Endpointer(CONFIG), scores)
     at = quiet * FRAME + FRAME // 2
-    assert events == [Onset(0), Endpoint(at, at, is_split=True), Onset(at)]
+    *likely, endpoint, onset = events[1:]
+    assert (endpoint, onset) == (Endpoint(at, at, is_split=True), Onset(at))
+    assert likely[-1] == SplitLikely(at)
+
+
+def test_likely_split_is_told_when_it_has_been_the_quietest_for_a_while() -> None:
+    scores = frames((24.5, 0.9))
+    first, second, third = (round(at * 16000 / FRAME) for at in (25.0, 26.0, 26.2))
+    scores += [0.91] * (875 + 40 - len(scores))
+    scores[first], scores[second], scores[third] = 0.7, 0.65, 0.6
+    endpointer = Endpointer(CONFIG)
+    told = []
+    for index, score in enumerate(scores):
+        for event in endpointer.push(index * FRAME, (index + 1) * FRAME, score):
+            if isinstance(event, SplitLikely):
+                told.append((index, (event.end_at - FRAME // 2) // FRAME))
+            elif isinstance(event, Endpoint):
+                assert event.end_at == third * FRAME + FRAME // 2
+    assert [at for _, at in told][-2:] == [first, third]
+    assert all((index - at) * FRAME >= 0.5 * 16000 - FRAME for index, at in told)
 
 
 def test_utterance_ends_in_a_pause_at_its_longest_even_without_endpoints() -> None:

@@ -24,14 +24,12 @@ from moss_stream.live.events import (
     Finished,
     Gap,
     Hypothesis,
-    Relabel,
     SessionWarning,
     SpeechStarted,
     SpeechStopped,
 )
 from moss_stream.live.ledger import Outcome
 from moss_stream.live.session import LiveSession
-from moss_stream.transcript.markup import parse_markup
 
 AGENT = LiveConfig.agent()
 CAPTIONS = LiveConfig.captions()
@@ -172,6 +170,23 @@ def test_long_speech_is_split_without_losing_a_sample() -> None:
     assert len(w.all(Final)) == 2
 
 
+def test_final_of_speech_that_is_split_is_ready_when_it_is() -> None:
+    words = [word for i in range(20) for word in say(1.0 + 1.9 * i, "a b c d e f")]
+    w = world(words, latency_s=lambda: 0.2)
+    w.feed_until(36)
+    split = w.all(SpeechStopped)[0]
+    final = w.all(Final)[0]
+    assert split.is_split
+    at = w.events.index(split)
+    assert w.events[at + 1 : at + 3].count(final) == 1
+    assert not [r for r in w.of_kind(DecodeKind.FINAL) if r.utterance_id == 1]
+    # What was decoded in advance ends before what is on the screen, and takes nothing away.
+    shown = [h.end_at for h in w.all(Hypothesis) if h.utterance_id == 1]
+    assert shown == sorted(shown)
+    w.finish()
+    assert tiles(w.session)
+
+
 def test_agent_decodes_each_utterance_alone_and_at_once() -> None:
     words = say(1.0, "one two.") + say(4.0, "three four.")
     w = world(words, latency_s=lambda: 3.0)
@@ -179,88 +194,6 @@ def test_agent_decodes_each_utterance_alone_and_at_once() -> None:
     starts = {request.utterance_id for request in w.requests}
     assert starts == {1, 2}
     assert all(not request.forced for request in w.requests)
-
-
-def test_captions_put_earlier_speech_before_the_utterance() -> None:
-    words = say(1.0, "one two.") + say(5.0, "three four.", "B") + say(9.0, "five six.", "A")
-    w = world(words, config=CAPTIONS)
-    w.feed_until(12)
-    w.finish()
-    finals = w.all(Final)
-    assert [final.text for final in finals] == ["one two.", "three four.", "five six."]
-    assert [final.segments[0].speaker for final in finals] == ["S01", "S02", "S01"]
-    assert finals[1].segments[0].start_s == pytest.approx(5.0, abs=0.02)
-    last = [request for request in w.requests if request.utterance_id == 3][0]
-    forced = CODEC.decode(last.forced)
-    assert "one two." in forced and "three four." in forced
-
-
-def test_captions_wait_for_the_final_before() -> None:
-    words = say(1.0, "one two.") + say(4.0, "three four.")
-    w = world(words, config=CAPTIONS, latency_s=lambda: 100.0)
-    w.feed_until(7)
-    assert {request.utterance_id for request in w.requests} == {1}
-    w.now_s = 200.0
-    w.answer()
-    w.finish()
-    assert [final.utterance_id for final in w.all(Final)] == [1, 2]
-
-
-def test_closed_windows_of_the_context_stay_the_same() -> None:
-    words = [word for i in range(12) for word in say(1.0 + 6 * i, "a b c d e f g h i j.")]
-    w = world(words, config=CAPTIONS)
-    w.feed_until(75)
-    later = [request for request in w.requests if len(request.windows) > 1]
-    assert later
-    first = later[0].windows[0]
-    assert first.is_closed and len(first.samples) == 480000
-    for request in later:
-        np.testing.assert_array_equal(request.windows[0].samples, first.samples)
-
-
-REBASING = replace(CAPTIONS, context_s=12.0, anchor_s=4.0, max_anchors=3)
-
-
-def test_speakers_keep_their_names_across_new_origins() -> None:
-    order = "ABBABBAABABABBBAAB"
-    words = [
-        word
-        for i, speaker in enumerate(order)
-        for word in say(1.0 + 5 * i, f"w{i} b c d e f.", speaker)
-    ]
-    w = world(words, config=REBASING)
-    w.feed_until(95)
-    w.finish()
-    names = {"A": "S01", "B": "S02"}
-    finals = w.all(Final)
-    assert [final.segments[0].speaker for final in finals] == [names[s] for s in order]
-    assert [final.text.split()[0] for final in finals] == [f"w{i}" for i in range(len(order))]
-    for request in w.of_kind(DecodeKind.EAGER):
-        known = parse_markup(CODEC.decode(request.forced))
-        assert known.repairs == ()
-        ends = [0.0] + [segment.end_s for segment in known.segments]
-        assert all(a <= s.start_s + 0.01 for a, s in zip(ends, known.segments, strict=False))
-    assert max(sum(len(x.samples) for x in r.windows) for r in w.requests) < 24 * 16000
-
-
-def test_session_says_when_a_speaker_cannot_be_carried_over() -> None:
-    words = say(1.0, "no.", "B") + [w for i in range(6) for w in say(4 + 5 * i, "a b c d e f g.")]
-    w = world(words, config=REBASING)
-    w.feed_until(35)
-    warnings = [event for event in w.all(SessionWarning) if event.code == "speaker_dropped"]
-    assert len(warnings) == 1
-    assert warnings[0].message.startswith("S01")
-
-
-def test_merged_speakers_are_told_and_renamed() -> None:
-    words = say(1.0, "one two.") + say(5.0, "three four.", "B") + say(9.0, "five.", "B")
-    w = world(words, config=CAPTIONS)
-    w.feed_until(8)
-    w.take(w.session.merge_speakers("S02", "S01"))
-    w.feed_until(12)
-    w.finish()
-    assert w.all(Relabel) == [Relabel("S02", "S01")]
-    assert [f.segments[0].speaker for f in w.all(Final)] == ["S01", "S02", "S01"]
 
 
 def test_manual_commit_ends_the_utterance_where_the_audio_stands() -> None:
@@ -339,43 +272,6 @@ def test_final_is_given_up_after_the_allowed_attempts() -> None:
     assert len(w.all(Failed)) == 1
     retried = [warning for warning in w.all(SessionWarning) if warning.code == "final_retried"]
     assert len(retried) == AGENT.max_attempts - 1
-
-
-def test_context_starts_anew_after_a_broken_output() -> None:
-    words = say(1.0, "one two.") + say(5.0, "three four.")
-    w = world(words, config=CAPTIONS)
-    answer = w.decoder.ids
-    w.decoder.ids = lambda r, base: answer(r, base)[:-3] if r.utterance_id == 1 else answer(r, base)
-    w.feed_until(8)
-    w.finish()
-    first, second = w.all(Final)
-    assert first.warnings
-    assert second.text == "three four."
-    assert all(not r.forced for r in w.of_kind(DecodeKind.EAGER))
-
-
-def test_speaker_of_a_broken_output_is_not_taken_for_the_next_one() -> None:
-    words = say(1.0, "a b c d e.") + say(5.0, "f.", "B") + say(9.0, "g h.", "C")
-    w = world(words, config=CAPTIONS)
-    answer = w.decoder.ids
-    w.decoder.ids = lambda r, base: answer(r, base)[:-3] if r.utterance_id == 2 else answer(r, base)
-    w.feed_until(12)
-    w.finish()
-    assert [final.segments[0].speaker for final in w.all(Final)] == ["S01", "S02", "S03"]
-
-
-def test_context_starts_anew_after_a_failure() -> None:
-    words = say(1.0, "too short.") + say(5.0, "three four.") + say(9.0, "five.")
-    w = world(
-        words,
-        config=CAPTIONS,
-        faults=lambda r: RequestFailed("no") if r.utterance_id == 2 else None,
-    )
-    w.feed_until(12)
-    w.finish()
-    forced = {r.utterance_id: CODEC.decode(r.forced) for r in w.of_kind(DecodeKind.EAGER)}
-    assert "short" in forced[2]
-    assert forced[3] == ""
 
 
 def test_text_of_less_than_the_speech_does_not_shorten_the_endpoint() -> None:
