@@ -56,7 +56,7 @@ class BytePipe:
     def __init__(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
         self._changed = threading.Condition()
-        self._parts: deque[bytes] = deque()
+        self._parts: deque[memoryview] = deque()
         self._is_closed = False
         self.num_bytes = 0
         """Bytes written and not read."""
@@ -67,7 +67,7 @@ class BytePipe:
         """Add bytes; never waits, so look at `num_bytes`."""
         if data:
             with self._changed:
-                self._parts.append(data)
+                self._parts.append(memoryview(data))
                 self.num_bytes += len(data)
                 self.is_starved = False
                 self._changed.notify()
@@ -75,6 +75,14 @@ class BytePipe:
     def close(self) -> None:
         """No more bytes come."""
         with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    def drop(self) -> None:
+        """No more bytes come, and those not read yet never do."""
+        with self._changed:
+            self._parts.clear()
+            self.num_bytes = 0
             self._is_closed = True
             self._changed.notify()
 
@@ -95,7 +103,7 @@ class BytePipe:
         """Put bytes back in front of the others; for the reader."""
         if data:
             with self._changed:
-                self._parts.appendleft(data)
+                self._parts.appendleft(memoryview(data))
                 self.num_bytes += len(data)
 
     def _take(self, size: int) -> bytes:
@@ -106,7 +114,7 @@ class BytePipe:
             self._parts.appendleft(part[size:])
             part = part[:size]
         self.num_bytes -= len(part)
-        return part
+        return bytes(part)
 
 
 def decode_stream(

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Protocol
+from contextlib import suppress
+from typing import NoReturn, Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 GONE = Close(1006)
 """The client is not there any more: there is nothing to close."""
 _CLOSE_TIMEOUT_S = 2.0
+_LAST_WORDS_S = 1.0
+"""How long what a client sent before it left may take to be carried out."""
 _MAX_REASON_BYTES = 120
 
 
@@ -69,6 +72,8 @@ class Connection:
         self._websocket = websocket
         self._session = session
         self._config = config
+        self._inbox: asyncio.Queue[str | bytes] = asyncio.Queue(1)
+        self._is_taking = False
         self._asked_to_leave: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
         self._has_left = asyncio.Event()
 
@@ -89,6 +94,7 @@ class Connection:
         """
         tasks: set[asyncio.Future[Close]] = {
             asyncio.create_task(self._read()),
+            asyncio.create_task(self._take()),
             asyncio.create_task(self._send(first)),
         }
         try:
@@ -103,20 +109,32 @@ class Connection:
             self._has_left.set()
 
     async def _read(self) -> Close:
+        """Read on while a message waits for room: else nobody notices that its client is gone."""
         while True:
             try:
                 async with asyncio.timeout(self._session.idle_timeout_s):
                     message = await self._websocket.receive()
             except TimeoutError:
-                close = self._session.idle()
+                close = None if self._is_taking else self._session.idle()
                 if close is not None:
                     return close
                 continue
             if message["type"] == "websocket.disconnect":
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LAST_WORDS_S):
+                        await self._inbox.join()
                 code = message.get("code") or GONE.code
                 return Close(code, may_return=code != 1000)
             data = message.get("bytes")
-            await self._session.take(message["text"] if data is None else data)
+            await self._inbox.put(message["text"] if data is None else data)
+
+    async def _take(self) -> NoReturn:
+        while True:
+            message = await self._inbox.get()
+            self._is_taking = True
+            await self._session.take(message)
+            self._is_taking = False
+            self._inbox.task_done()
 
     async def _send(self, first: str) -> Close:
         log = self._session.log

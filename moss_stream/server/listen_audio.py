@@ -31,8 +31,12 @@ MAX_PENDING_BYTES = 1 << 18
 class Sink(Protocol):
     """Whoever wants the audio."""
 
-    async def heard(self, block: Block) -> None:
-        """Take the next audio; waits while there is no room for it."""
+    async def heard(self, block: Block) -> bool:
+        """Take the next audio; waits while there is no room for it.
+
+        Returns:
+            Whether more is wanted.
+        """
         ...
 
     def ended(self, error: Exception | None) -> None:
@@ -57,6 +61,10 @@ class Source(Protocol):
 
     def end(self) -> None:
         """No more bytes come; what is there is still handed over. May be called again."""
+        ...
+
+    def stop(self) -> None:
+        """End now: what is there is dropped."""
         ...
 
 
@@ -89,11 +97,14 @@ class BareAudio:
         self._carry = data[whole:]
         piece_bytes = frame_bytes * self._rate_hz  # a second
         for start in range(0, whole, piece_bytes):
+            if start:
+                await asyncio.sleep(0)  # others get their turn
             samples = self._decode(data[start : min(start + piece_bytes, whole)])
             channels = samples.reshape(-1, self._num_channels).T
             for warning in self._meter.observe(channels[0], channels.shape[1], time.monotonic()):
                 self._sink.warn(*warning)
-            await self._sink.heard(Block(self._rate_hz, channels))
+            if not await self._sink.heard(Block(self._rate_hz, channels)):
+                return
 
     async def settle(self) -> None:
         """See `Source`; nothing is ever held back."""
@@ -103,6 +114,10 @@ class BareAudio:
         if not self._has_ended:
             self._has_ended = True
             self._sink.ended(None)
+
+    def stop(self) -> None:
+        """See `Source`."""
+        self.end()
 
     def _decode(self, data: bytes) -> npt.NDArray[np.float32]:
         """Samples of whole frames; silence where they are none, so that time goes on."""
@@ -152,6 +167,11 @@ class ContainerAudio:
         if self._thread is None:
             self._ended(None)
 
+    def stop(self) -> None:
+        """See `Source`."""
+        self._pipe.drop()
+        self._ended(None)
+
     def _ended(self, error: Exception | None) -> None:
         if not self._has_ended:
             self._has_ended = True
@@ -182,13 +202,15 @@ class ContainerAudio:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback)
 
+    def _hear(self, block: Block) -> bool:
+        return asyncio.run_coroutine_threadsafe(self._sink.heard(block), self._loop).result()
+
     def _decode(self) -> None:
         failure: Exception | None = None
         try:
             for block in decode_stream(self._pipe, self._format_name, self._tell_damage):
-                if self._loop.is_closed():
-                    return
-                asyncio.run_coroutine_threadsafe(self._sink.heard(block), self._loop).result()
+                if self._loop.is_closed() or not self._hear(block):
+                    break
         except UnsupportedAudio as error:
             failure = error
         except Exception as bug:

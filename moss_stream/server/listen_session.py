@@ -7,7 +7,6 @@ with its socket: Deepgram's protocol has no way to come back.
 from __future__ import annotations
 
 import hashlib
-import math
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -138,7 +137,7 @@ class ListenSession:
             return
         self._has_ended = True
         self._takes_audio = False
-        self._source.end()
+        self._source.stop()
         for channel in self._channels:
             channel.stream.close()
             self._hub.metrics.session_closed()
@@ -146,15 +145,18 @@ class ListenSession:
 
     # From the source of audio.
 
-    async def heard(self, block: Block) -> None:
+    async def heard(self, block: Block) -> bool:
         """See `listen_audio.Sink`."""
-        num_samples = math.ceil(block.channels.shape[1] * MODEL_RATE_HZ / block.rate_hz)
-        for channel in self._channels:
-            await channel.stream.room(num_samples + MODEL_RATE_HZ)  # and what the filter held back
-        if not self._takes_audio:
-            return
-        for channel, samples in zip(self._channels, self._divided(block.channels), strict=True):
-            channel.take(samples, block.rate_hz)
+        # A block of a container may be longer than all that a stream holds.
+        for start in range(0, block.channels.shape[1], block.rate_hz):
+            for channel in self._channels:
+                await channel.stream.room(2 * MODEL_RATE_HZ)  # a second and what the filter held
+            if not self._takes_audio:
+                return False
+            piece = self._divided(block.channels[:, start : start + block.rate_hz])
+            for channel, samples in zip(self._channels, piece, strict=True):
+                channel.take(samples, block.rate_hz)
+        return True
 
     def ended(self, error: Exception | None) -> None:
         """See `listen_audio.Sink`."""
@@ -200,10 +202,11 @@ class ListenSession:
         self._send(self._protocol.advance(index, examined_at))
         if self._takes_audio and self._protocol.is_overdue(index):
             self._commit(index, is_finalize=False)
-        if now_s >= self._ends_s and not self._is_finishing:
+        if now_s >= self._ends_s and self._takes_audio:
             message = f"the longest session is {self._config.max_session_s:g} s"
             self.warn("session_expired", message)
-            self.finish(EXPIRED)
+            self.close = EXPIRED
+            self._source.stop()
 
     # How it works.
 

@@ -27,10 +27,12 @@ class Ear:
         self.is_over = asyncio.Event()
         self.has_room = asyncio.Event()
         self.has_room.set()
+        self.wants_more = True
 
-    async def heard(self, block: Block) -> None:
+    async def heard(self, block: Block) -> bool:
         await self.has_room.wait()
         self.blocks.append(block)
+        return self.wants_more
 
     def ended(self, error: Exception | None) -> None:
         self.num_ends += 1
@@ -167,6 +169,39 @@ def test_damage_of_a_container_is_told_once() -> None:
         await ear.is_over.wait()
         assert ear.warnings == ["media_damaged"]
         assert ear.error is None
+
+    play(story)
+
+
+def test_container_ends_its_thread_once_nobody_listens() -> None:
+    # Hours of silence fit in what is read of a client at once.
+    data = media_bytes("flac", "flac", np.zeros(16_000 * 600, np.int16), 16_000)
+    assert len(data) < MAX_PENDING_BYTES
+
+    async def story() -> None:
+        ear = Ear()
+        ear.wants_more = False
+        audio = ContainerAudio("flac", ear)
+        await audio.feed(data)
+        await ear.is_over.wait()
+        assert (len(ear.blocks), ear.num_ends, ear.error) == (1, 1, None)
+
+    play(story)
+
+
+def test_container_that_is_stopped_hands_over_nothing_more() -> None:
+    async def story() -> None:
+        ear = Ear()
+        ear.has_room.clear()
+        audio = ContainerAudio("wav", ear)
+        await audio.feed(wav_bytes(tone(16_000, 2.0)))
+        await audio.settle()
+        audio.stop()
+        assert (ear.num_ends, ear.error) == (1, None)
+        ear.wants_more = False
+        ear.has_room.set()
+        await asyncio.sleep(0.1)
+        assert (len(ear.blocks), ear.num_ends) == (1, 1)
 
     play(story)
 

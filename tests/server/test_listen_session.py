@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from support.live import CODEC
+from support.media import media_bytes
 
+from moss_stream.audio.container import Block
 from moss_stream.audio.pcm import Encoding
 from moss_stream.errors import InvalidMessage, TooSlow
 from moss_stream.live.events import SpeechStarted
@@ -25,6 +27,7 @@ from moss_stream.server.registry import RESTARTING
 from moss_stream.server.session import BROKEN, EXPIRED, NORMAL
 
 STEREO = ListenOptions(Encoding.S16LE, rate_hz=8_000, channels=2, is_multichannel=True)
+MONO = ListenOptions(Encoding.S16LE, rate_hz=8_000)
 
 
 class QuietHub:
@@ -35,6 +38,7 @@ class QuietHub:
     def __init__(self) -> None:
         self.metrics = Metrics()
         self.streams: list[Any] = []
+        self.noticed = asyncio.Event()
 
     def add(self, stream: Any) -> None:
         self.streams.append(stream)
@@ -44,7 +48,7 @@ class QuietHub:
             self.streams.remove(stream)
 
     def notice(self, stream: Any) -> None:
-        pass
+        self.noticed.set()
 
     def check_keywords(self, keywords: Any) -> None:
         pass
@@ -127,6 +131,41 @@ def test_longest_session_ends_and_says_why() -> None:
         (metadata,) = await world.messages()
         assert [w["code"] for w in metadata["moss"]["warnings"]] == ["session_expired"]
         assert world.session.close is EXPIRED
+
+    play(story)
+
+
+def test_longest_session_ends_even_while_what_was_sent_is_still_heard() -> None:
+    long = media_bytes("flac", "flac", np.zeros(16_000 * 1200, np.int16), 16_000)
+
+    async def story() -> None:
+        world = World(ListenOptions(), max_session_s=10)
+        await world.session.take(long)
+        await world.session.take('{"type": "CloseStream"}')
+        await world.hub.noticed.wait()
+        world.session.ticked(0, asyncio.get_running_loop().time() + 1e9)
+        world.hub.examine()
+        (metadata,) = await world.messages()
+        assert [w["code"] for w in metadata["moss"]["warnings"]] == ["session_expired"]
+        assert metadata["duration"] < 200
+        assert world.session.close is EXPIRED
+
+    play(story)
+
+
+def test_block_longer_than_a_stream_holds_is_heard_bit_by_bit() -> None:
+    async def story() -> None:
+        world = World(MONO)
+        stream = world.hub.streams[0]
+        hearing = asyncio.create_task(
+            world.session.heard(Block(8_000, np.zeros((1, 8_000 * 400), np.float32)))
+        )
+        while not hearing.done():
+            world.hub.examine()
+            await asyncio.sleep(0)
+        assert await hearing
+        assert stream.session.received_at == pytest.approx(16_000 * 400, abs=1_000)
+        world.session.end()
 
     play(story)
 
