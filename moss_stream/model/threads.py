@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
@@ -43,5 +43,19 @@ def side_threads(count: int, name: str) -> ThreadPoolExecutor:
 
 def in_passing(work: Callable[[], T]) -> T:
     """Do `work` with all cores on a thread that ends with it, and its team with the thread."""
-    with ThreadPoolExecutor(1, thread_name_prefix="moss-passing") as thread:
-        return thread.submit(work).result()
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    # No pool, which waits even when Ctrl-C is pressed: loading a model may take minutes.
+    thread = threading.Thread(target=run, name="moss-passing", daemon=True)
+    thread.start()
+    try:
+        return outcome.result()
+    finally:
+        if outcome.done():
+            thread.join()

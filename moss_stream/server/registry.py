@@ -62,6 +62,31 @@ class Entry(Generic[S]):
         return self.carrier is None and self.session.log.is_complete
 
 
+class Absent:
+    """Reads in place of a client that is away while the server stops.
+
+    Its session comes to its end like any other: the room it is in hears the rest of the text.
+
+    Args:
+        registry: Told when all is read.
+        entry: The session.
+    """
+
+    def __init__(self, registry: Registry, entry: Entry[Any]) -> None:
+        self._log = entry.session.log
+        self._task = asyncio.create_task(self._read())
+        self._task.add_done_callback(lambda _: registry.detach(entry, self, may_return=False))
+
+    async def leave(self, close: Close) -> None:
+        """See `Carrier`."""
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _read(self) -> None:
+        while await self._log.next() is not None:
+            self._log.sent()
+
+
 class Registry:
     """The sessions of one server.
 
@@ -169,9 +194,14 @@ class Registry:
         """Let nobody in, give everybody the rest of their text, and close."""
         self.is_draining = True
         for entry in list(self._entries.values()):
-            if entry.carrier is None:
+            if entry.is_over:
                 self.remove(entry)
                 continue
+            if entry.carrier is None:
+                entry.carrier = Absent(self, entry)
+            if entry.expiry is not None:
+                entry.expiry.cancel()
+                entry.expiry = None
             try:
                 entry.session.finish(RESTARTING)
             except Exception:  # one that breaks must not keep the others from their text

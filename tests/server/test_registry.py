@@ -215,15 +215,33 @@ def test_no_more_sessions_that_are_over_are_kept_than_may_be_open() -> None:
     play(story)
 
 
-def test_drain_lets_nobody_in_and_ends_who_waits() -> None:
+def test_drain_lets_nobody_in() -> None:
     async def story(loop: JumpingLoop) -> None:
         house = House()
-        waiting, socket = await house.enter()
-        house.registry.detach(waiting, socket, may_return=True)
+        over, socket = await house.enter()
+        house.finish(over)
+        house.registry.detach(over, socket, may_return=True)
         await house.registry.drain()
-        assert not house.knows(waiting)
+        assert not house.knows(over)
         with pytest.raises(EngineStopped):
             house.registry.open(SETTINGS)
+
+    play(story)
+
+
+def test_drain_gets_the_last_text_of_a_session_whose_client_is_away() -> None:
+    async def story(loop: JumpingLoop) -> None:
+        house = House(drain_s=20, grace_s=5)
+        waiting, socket = await house.enter()
+        await waiting.session.take(bytes(48_000))
+        house.registry.detach(waiting, socket, may_return=True)
+        draining = asyncio.create_task(house.registry.drain())
+        await loop.skip(10)
+        assert not waiting.session.log.is_complete
+        house.hub.examine()
+        assert waiting.session.log.is_complete
+        await draining
+        assert not house.knows(waiting)
 
     play(story)
 
