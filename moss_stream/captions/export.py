@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import orjson
@@ -34,31 +35,42 @@ def check_format(format: str) -> str:
     return format
 
 
-def write_room(room: Room, about: Json, format: str) -> str:
-    """Write all that is settled.
+def prepare_export(room: Room, about: Json, format: str) -> Callable[[], str]:
+    """Take what is settled now.
 
     Args:
         room: The room.
         about: What `json` begins with.
         format: One of `MEDIA_TYPES`.
+
+    Returns:
+        Writes it, which takes seconds for a room of days: meant for a thread of its own, while
+        the room goes on.
     """
+    entries = room.entries()
+    names = dict(room.names)
+    about = about | {"revision": room.revision}
+    return lambda: _write(entries, names, about, format)
+
+
+def _write(entries: list[Json], names: Mapping[str, str], about: Json, format: str) -> str:
     lines = [
         {
             "start": segment["start"],
             "end": segment["end"],
             "speaker": segment["speaker"],
-            "name": room.names.get(segment["speaker"], segment["speaker"]),
+            "name": names.get(segment["speaker"], segment["speaker"]),
             "text": segment["text"],
             "participant": body["participant"],
             "entry": body["entry"],
             "complete": body["complete"],
         }
-        for body in room.entries()
+        for body in entries
         for segment in body["segments"]
     ]
     lines.sort(key=lambda line: line["start"])
     if format == "json":
-        whole = about | {"revision": room.revision, "names": room.names, "segments": lines}
+        whole = about | {"names": names, "segments": lines}
         return orjson.dumps(whole, option=orjson.OPT_APPEND_NEWLINE).decode()
     end_s = max((line["end"] for line in lines), default=0.0)
     transcript = Transcript(

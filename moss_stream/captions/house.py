@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from moss_stream.captions.open_room import OpenRoom
+from moss_stream.captions.room import Room
 from moss_stream.captions.store import RoomRecord, Store
 from moss_stream.captions.viewers import DELETED, RESTARTING
 from moss_stream.errors import (
@@ -128,7 +129,9 @@ class House:
                 stored = await self._store.load(room_id)
                 if stored is None:
                     raise _not_found(room_id)
-                opened = OpenRoom(*stored, self._store, self.rules.max_waiting)
+                record, changes = stored
+                room = await asyncio.to_thread(Room, changes)
+                opened = OpenRoom(record, room, self._store, self.rules.max_waiting)
                 self._open[room_id] = opened
             opened.users += 1
         return opened
@@ -179,9 +182,7 @@ class House:
         self._is_draining = True
         try:
             async with asyncio.timeout(DRAIN_S):
-                for opened in list(self._open.values()):
-                    await opened.saved()
-                    opened.viewers.close(RESTARTING)
+                await asyncio.gather(*map(_send_home, list(self._open.values())))
                 while self._open:
                     self._changed.clear()
                     await self._changed.wait()
@@ -220,6 +221,12 @@ class House:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def _send_home(opened: OpenRoom) -> None:
+    """Give the viewers of a room the last of it."""
+    await opened.saved()
+    opened.viewers.close(RESTARTING)
 
 
 def _not_found(room_id: str) -> NotFound:

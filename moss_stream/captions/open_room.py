@@ -35,16 +35,14 @@ class OpenRoom:
 
     Args:
         record: What is fixed of it.
-        changes: All that was stored.
+        room: What was stored of it.
         store: Where it is stored.
         max_waiting: Messages that may wait for one viewer.
     """
 
-    def __init__(
-        self, record: RoomRecord, changes: Iterable[Change], store: Store, max_waiting: int
-    ) -> None:
+    def __init__(self, record: RoomRecord, room: Room, store: Store, max_waiting: int) -> None:
         self.record = record
-        self.room = Room(changes)
+        self.room = room
         self.viewers = Viewers(max_waiting)
         self.users = 0
         """Viewers, microphones and requests that hold it open."""

@@ -147,6 +147,18 @@ class Room:
             changes.append(self._change(RENAMED, {"speaker": replaced_by, "name": name}))
         return changes
 
+    def merge(self, speaker: str, same_as: str) -> list[Change]:
+        """Somebody knows that two speakers are one person; see `relabel`.
+
+        Raises:
+            NotFound: Nobody here is called so.
+            InvalidMessage: They are one already.
+        """
+        one = self._known(speaker, "speaker")
+        if one == self._known(same_as, "same_as"):
+            raise InvalidMessage(f"same_as is {same_as!r}, the speaker itself", field="same_as")
+        return self.relabel(speaker, same_as)
+
     def rename(self, speaker: str, name: str | None) -> Change:
         """Give a speaker a name, or take it away.
 
@@ -154,9 +166,7 @@ class Room:
             NotFound: Nobody here is called so.
             InvalidMessage: The name cannot be shown.
         """
-        speaker = self._resolve(speaker)
-        if speaker not in self._speakers:
-            raise NotFound(f"no speaker is called {speaker[:80]!r} in this room", field="speaker")
+        speaker = self._known(speaker, "speaker")
         checked = None if name is None else check_name(name, "name")
         return self._change(RENAMED, {"speaker": speaker, "name": checked})
 
@@ -219,6 +229,13 @@ class Room:
         for bodies in (self._entries, self._partials):
             for entry_id, body in bodies.items():
                 bodies[entry_id] = _relabelled(body, speaker, replaced_by)
+
+    def _known(self, speaker: str, field: str) -> str:
+        """The label of a speaker who is here."""
+        label = self._resolve(speaker)
+        if label not in self._speakers:
+            raise NotFound(f"no speaker is called {label[:80]!r} in this room", field=field)
+        return label
 
     def _resolve(self, speaker: str) -> str:
         while speaker in self._replaced:

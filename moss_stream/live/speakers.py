@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moss_stream.errors import StateError
+from moss_stream.errors import InvalidMessage, NotFound
 from moss_stream.live.config import SAMPLE_RATE_HZ
 from moss_stream.live.timeline import Span
 from moss_stream.types import Segment
@@ -50,6 +50,7 @@ class SpeakerBook:
         self._max_snippet_s = max_snippet_s
         self._max_speakers = max_speakers
         self._next_number = 1
+        self._given: set[str] = set()  # all names but those merged into others
         self._names: dict[str, str] = {}  # label since the origin -> name
         self._snippets: dict[str, Snippet] = {}  # name -> snippet, the last heard speaker last
 
@@ -65,6 +66,7 @@ class SpeakerBook:
             return label
         if label not in self._names:
             self._names[label], self._next_number = self._new_name(label)
+            self._given.add(self._names[label])
         return self._names[label]
 
     def learn(
@@ -105,10 +107,15 @@ class SpeakerBook:
         """Take two names for one speaker from now on.
 
         Raises:
-            StateError: They are the same name.
+            NotFound: Nobody is called so, or not any more.
+            InvalidMessage: They are the same name.
         """
+        for field, name in (("speaker", duplicate), ("into", into)):
+            if name not in self._given:
+                raise NotFound(f"no speaker is called {name[:80]!r} in this session", field=field)
         if duplicate == into:
-            raise StateError(f"speaker {into} cannot be merged into itself", field="duplicate")
+            raise InvalidMessage(f"into is {into!r}, the speaker itself", field="into")
+        self._given.discard(duplicate)
         self._names = {
             label: into if name == duplicate else name for label, name in self._names.items()
         }

@@ -65,9 +65,11 @@ def create_app(config: ServerConfig, backend: Backend) -> Starlette:
     registry = Registry(hub, config, backend.name)
     house = _house(config)
     door = RoomDoor(house, authenticator)
+    microphones = Microphones(door, registry, hub, config)
 
     def effective_session(session: Mapping[str, Any]) -> Mapping[str, Any]:
         settings, _ = Settings(config.preset).updated(dict(session), has_audio=False)
+        hub.check_keywords(settings.keywords)
         return settings.wire(backend.name)
 
     @asynccontextmanager
@@ -88,12 +90,10 @@ def create_app(config: ServerConfig, backend: Backend) -> Starlette:
         max_requests=config.max_file_requests,
     )
     routes: list[BaseRoute] = [
-        *Realtime(
-            registry, authenticator, Microphones(door, registry, hub, config), config
-        ).routes(),
+        *Realtime(registry, authenticator, microphones, config).routes(),
         *Captions(door, authenticator, metrics).routes(),
         *Listen(registry, hub, authenticator, config, backend.name).routes(),
-        *Twilio(registry, authenticator, config).routes(),
+        *Twilio(registry, microphones, authenticator, config).routes(),
         *client_secrets.routes(authenticator, effective_session),
         *files.routes(backend.recordings, limits, model=backend.name, metrics=metrics),
         *models.routes(backend.name, int(time.time())),

@@ -17,9 +17,10 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from moss_stream.captions.export import MEDIA_TYPES, check_format, write_room
+from moss_stream.captions.export import MEDIA_TYPES, check_format, prepare_export
 from moss_stream.captions.house import MAX_CHANGES
 from moss_stream.captions.open_room import OpenRoom
+from moss_stream.captions.room import Change, Json, Room
 from moss_stream.captions.viewers import Viewer
 from moss_stream.errors import CapacityError, InvalidMessage, MossStreamError
 from moss_stream.server.auth import Authenticator
@@ -63,7 +64,7 @@ class Captions:
             Route("/v1/rooms/{room}", self._describe, methods=["GET"]),
             Route("/v1/rooms/{room}", self._delete, methods=["DELETE"]),
             Route("/v1/rooms/{room}/transcript", self._export, methods=["GET"]),
-            Route("/v1/rooms/{room}/speakers", self._rename, methods=["POST"]),
+            Route("/v1/rooms/{room}/speakers", self._name, methods=["POST"]),
             Route("/v1/captions/{room}", self._read_events, methods=["GET"]),
             WebSocketRoute("/v1/captions/{room}", self._read_socket),
         ]
@@ -88,6 +89,7 @@ class Captions:
     async def _describe(self, request: Request) -> Response:
         async with self._door.visit(request, request.path_params["room"], Role.VIEW) as visited:
             opened, role = visited
+            await opened.soon_saved()
             clock = round(opened.now_s(), 3)
             about = opened.about() | {"role": role.name.lower(), "clock": clock}
             room = opened.room
@@ -103,27 +105,24 @@ class Captions:
         async with self._door.visit(request, request.path_params["room"], Role.VIEW) as visited:
             opened, _ = visited
             await opened.soon_saved()
-            body = write_room(opened.room, opened.about(), format)
+            write = prepare_export(opened.room, opened.about(), format)
+        body = await asyncio.to_thread(write)
         name = f"{opened.record.id}.{format}"
         headers = {"Content-Disposition": f'inline; filename="{name}"', "Cache-Control": "no-store"}
         return Response(body, headers=headers, media_type=MEDIA_TYPES[format])
 
-    async def _rename(self, request: Request) -> Response:
+    async def _name(self, request: Request) -> Response:
+        """Give a speaker a name, or say who else it is."""
         async with self._door.visit(request, request.path_params["room"], Role.PUBLISH) as visited:
             body = await read_object(request)
-            speaker, name = body.get("speaker"), body.get("name")
-            if not isinstance(speaker, str):
-                raise InvalidMessage("speaker is missing or no string", field="speaker")
-            if not (name is None or isinstance(name, str)) or "name" not in body:
-                raise InvalidMessage("name is missing, expected a string or null", field="name")
             opened, _ = visited
             opened.check_open()
             if opened.room.revision >= MAX_CHANGES:
                 raise CapacityError(f"the room has {MAX_CHANGES} changes", field="room")
-            change = opened.room.rename(speaker, name)
-            opened.take([change])
+            changes = _named(opened.room, body)
+            opened.take(changes)
             await opened.soon_saved()
-        return JSONResponse(change.body | {"revision": change.revision})
+        return JSONResponse(changes[0].body | {"revision": changes[-1].revision})
 
     # Viewers.
 
@@ -246,6 +245,22 @@ class EventStream(Response):
             if packet is None:
                 return
             yield packet.sse
+
+
+def _named(room: Room, body: Json) -> list[Change]:
+    """Carry out what is asked of a speaker."""
+    speaker = body.get("speaker")
+    if not isinstance(speaker, str):
+        raise InvalidMessage("speaker is missing or no string", field="speaker")
+    if "same_as" in body:
+        same_as = body["same_as"]
+        if not isinstance(same_as, str):
+            raise InvalidMessage("same_as is no string", field="same_as")
+        return room.merge(speaker, same_as)
+    name = body.get("name")
+    if not (name is None or isinstance(name, str)) or "name" not in body:
+        raise InvalidMessage("name is missing, expected a string or null", field="name")
+    return [room.rename(speaker, name)]
 
 
 def _since(connection: HTTPConnection, last_event_id: str | None) -> int | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from starlette.websockets import WebSocket
 
-from moss_stream.audio.resample import MODEL_RATE_HZ
 from moss_stream.captions.house import MAX_CHANGES, House
 from moss_stream.captions.open_room import OpenRoom
 from moss_stream.captions.publisher import Publisher
@@ -42,9 +42,9 @@ class Seat:
         self._publisher = publisher
         self._evict: Evict | None = None
 
-    def heard(self, received_at: int) -> None:
-        """All audio before this sample is here."""
-        self._publisher.clock.note(received_at / MODEL_RATE_HZ, self._opened.now_s())
+    def heard(self, end_s: float) -> None:
+        """All audio before this time of the stream is here, seconds."""
+        self._publisher.clock.note(end_s, self._opened.now_s())
 
     def told(self, event: Event) -> None:
         """Something happened in the session."""
@@ -82,13 +82,9 @@ class RoomSession(Session):
         self._seat = seat
         seat.take(self.evict)
 
-    async def take(self, message: str | bytes) -> None:
-        """See `Session`."""
-        before_at = self._stream.session.received_at
-        await super().take(message)
-        received_at = self._stream.session.received_at
-        if received_at > before_at:
-            self._seat.heard(received_at)
+    def arriving(self, end_s: float) -> None:
+        """See `Session`. Before any of it is heard, as there may be text before all of it is."""
+        self._seat.heard(end_s)
 
     def told(self, event: Event) -> None:
         """See `Session`. The room hears it first: after a final nothing of it may be lost."""
@@ -101,8 +97,9 @@ class RoomSession(Session):
         self._seat.leave()
 
     def evict(self, farewell: Farewell) -> None:
-        """The room is closed."""
-        self.finish(Close(farewell.code, farewell.reason, may_return=False))
+        """The room is closed, maybe by what this session has just said in it."""
+        close = Close(farewell.code, farewell.reason, may_return=False)
+        asyncio.get_running_loop().call_soon(self.finish, close)
 
 
 class Microphones:
@@ -144,6 +141,20 @@ class Microphones:
         if is_shared and "preset" not in query:  # voices are known again only by what was before
             settings, _ = settings.updated({"moss": {"preset": "captions"}}, has_audio=False)
         opened, _ = await self._door.enter(websocket, query["room"], Role.PUBLISH)
+        return self._seated(opened, participant, is_shared, settings)
+
+    async def join(
+        self, credential: str | None, room_id: str, participant: str, settings: Settings
+    ) -> Entry[Session]:
+        """Begin the session of a known speaker who is heard in a room; see `open`."""
+        participant = check_participant(participant)
+        opened, _ = await self._door.admit(credential, room_id, Role.PUBLISH)
+        return self._seated(opened, participant, False, settings)
+
+    def _seated(
+        self, opened: OpenRoom, participant: str, is_shared: bool, settings: Settings
+    ) -> Entry[Session]:
+        """Begin a session in a room that is held open for it, and is left if that fails."""
 
         def begin(identity: Identity) -> Session:
             prefix = identity.session_id.removeprefix("sess_")

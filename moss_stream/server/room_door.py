@@ -43,9 +43,13 @@ class RoomDoor:
     async def enter(
         self, connection: HTTPConnection, room_id: str, needed: Role
     ) -> tuple[OpenRoom, Role]:
-        """Let somebody in who will leave by `house.leave`.
+        """Let somebody in whose token comes as a key does; see `admit`."""
+        return await self.admit(credential_of(connection), room_id, needed)
 
-        The token comes as a key does; see `Authenticator.authenticate`.
+    async def admit(
+        self, credential: str | None, room_id: str, needed: Role
+    ) -> tuple[OpenRoom, Role]:
+        """Let somebody in who will leave by `house.leave`.
 
         Raises:
             Unauthorized: There is no token, or it is not one of this room.
@@ -56,7 +60,7 @@ class RoomDoor:
         """
         opened = await self.house.enter(room_id)
         try:
-            role = self._role(credential_of(connection), opened.record)
+            role = self._role(credential, opened.record)
             if role < needed:
                 raise Forbidden(
                     f"this token is for {role.name.lower()}, needed is {needed.name.lower()}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ from moss_stream.server.protocols.commands import (
     Configure,
     Finish,
     Identity,
+    Merge,
     Progress,
 )
 from moss_stream.server.protocols.openai_realtime import OpenAIRealtime
@@ -102,7 +104,10 @@ class Session:
         """
         await self.log.room()
         try:
-            command = Append(message) if isinstance(message, bytes) else self._read(message)
+            if isinstance(message, bytes):
+                command: Command | None = self._protocol.hear(message)
+            else:
+                command = self._read(message)
             self._num_bad = 0
             if command is not None:
                 await self._obey(command)
@@ -126,7 +131,7 @@ class Session:
     def finish(self, close: Close) -> None:
         """End the audio here; the socket is closed when the rest of the text is sent."""
         self.close = close
-        if not self._is_finishing:
+        if not (self._is_finishing or self._has_ended):
             self._is_finishing = True
             self._stream.receive(self._input.flush())
             self._stream.finish()
@@ -139,6 +144,9 @@ class Session:
         self._stream.close()
         self.log.complete()
         self._metrics.session_closed()
+
+    def arriving(self, end_s: float) -> None:
+        """A message has come with the audio up to this time of the stream, seconds."""
 
     # From the stream.
 
@@ -190,12 +198,20 @@ class Session:
                 self.finish(NORMAL)
             case Configure():
                 self._configure(command)
+            case Merge():
+                self._stream.merge_speakers(command.speaker, command.into)
 
     async def _append(self, data: bytes) -> None:
         """Feed audio in pieces, each when there is room for it."""
+        num_new = len(data) // self._input.encoding.sample_bytes
+        self.arriving((self._input.num_samples + num_new) / self._input.rate_hz)
         view = memoryview(data)
         for start in range(0, len(data), self._input.piece_bytes):
+            if start:
+                await asyncio.sleep(0)  # others get their turn
             await self._stream.room(2 * MODEL_RATE_HZ)  # a piece and what the filter held back
+            if self._has_ended:
+                return
             before = self._input.num_samples
             samples = self._input.feed(bytes(view[start : start + self._input.piece_bytes]))
             self._stream.receive(samples)

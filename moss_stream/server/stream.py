@@ -158,6 +158,10 @@ class LiveStream:
         """See `LiveSession.clear`."""
         self._take(self._session.clear(time.monotonic()))
 
+    def merge_speakers(self, duplicate: str, into: str) -> None:
+        """See `LiveSession.merge_speakers`."""
+        self._take(self._session.merge_speakers(duplicate, into))
+
     def finish(self) -> None:
         """See `LiveSession.finish`."""
         self._take(self._session.finish(time.monotonic()))

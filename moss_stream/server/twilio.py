@@ -1,4 +1,4 @@
-"""`WS /twilio`: phone calls from Twilio Media Streams; what is said goes to a webhook.
+"""`WS /twilio`: phone calls from Twilio Media Streams; what is said goes to a webhook or a room.
 
 Each track of a call is a session of its own, with the limits, the metrics and the end that live
 sessions have. Nothing is sent to Twilio: the socket carries the call's audio one way.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import httpx
 import orjson
@@ -17,9 +18,10 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
 from moss_stream.errors import InvalidMessage, MossStreamError, Unauthorized
-from moss_stream.server.auth import Authenticator
+from moss_stream.server.auth import Authenticator, credential_of
 from moss_stream.server.config import ServerConfig
 from moss_stream.server.connection import GONE, close_socket
+from moss_stream.server.microphones import Microphones
 from moss_stream.server.problems import error_response
 from moss_stream.server.protocols.call_report import CallReport
 from moss_stream.server.protocols.settings import AudioFormat, Settings
@@ -36,6 +38,9 @@ DELIVERY_TIMEOUT_S = 30.0
 """Longest a call's last events are tried after it, seconds."""
 FORMAT = AudioFormat("audio/pcmu", RATE_HZ)
 
+Tell = Callable[[Mapping[str, Any]], None]
+"""Takes an event of a call."""
+
 
 class Track:
     """One side of a call, at work.
@@ -45,7 +50,7 @@ class Track:
         entry: The session.
         name: The track's.
         report: Translates what it says.
-        webhook: Told that.
+        tell: Called with that.
     """
 
     def __init__(
@@ -54,15 +59,15 @@ class Track:
         entry: Entry[Session],
         name: str,
         report: CallReport,
-        webhook: Webhook,
+        tell: Tell,
     ) -> None:
         self.session = entry.session
         self._registry = registry
         self._entry = entry
         self._name = name
         self._report = report
-        self._webhook = webhook
-        self.task = asyncio.create_task(self._tell(), name=f"call-{name}")
+        self._tell = tell
+        self.task = asyncio.create_task(self._report_all(), name=f"call-{name}")
 
     async def leave(self, close: Close) -> None:
         """See `registry.Carrier`."""
@@ -70,14 +75,14 @@ class Track:
         self.task.cancel()
         await asyncio.wait({self.task})
 
-    async def _tell(self) -> None:
+    async def _report_all(self) -> None:
         """Report what the session says until it is over."""
         log = self.session.log
         while (text := await log.next()) is not None:
             event = self._report.told(self._name, orjson.loads(text))
             log.sent()
             if event is not None:
-                self._webhook.put(event)
+                self._tell(event)
 
     async def end(self) -> None:
         """Report the rest of its text, and let it go."""
@@ -96,6 +101,7 @@ class Twilio:
 
     Args:
         registry: Keeps the sessions.
+        microphones: Lets those into rooms that are heard there.
         authenticator: Lets clients in.
         config: Limits, and the hosts that webhooks may be on.
 
@@ -104,9 +110,14 @@ class Twilio:
     """
 
     def __init__(
-        self, registry: Registry, authenticator: Authenticator, config: ServerConfig
+        self,
+        registry: Registry,
+        microphones: Microphones,
+        authenticator: Authenticator,
+        config: ServerConfig,
     ) -> None:
         self._registry = registry
+        self._microphones = microphones
         self._authenticator = authenticator
         self._config = config
         self._allowed = frozenset(parse_place(place) for place in config.webhook_allow)
@@ -136,24 +147,29 @@ class Twilio:
         except MossStreamError as error:
             await close_socket(websocket, _refusal(error))
             return
-        await self._serve(websocket, stream, start, settings, Webhook(url))
+        await self._serve(websocket, stream, start, settings, url)
 
-    def _check(self, websocket: WebSocket, start: Start) -> httpx.URL:
-        """Find out whether a call is let in, and where its events go.
+    def _check(self, websocket: WebSocket, start: Start) -> httpx.URL | None:
+        """Find out where a call's events go, and whether it may send them there.
+
+        Returns:
+            A web address; None when the call is heard in a room alone, which checks its token.
 
         Raises:
             Unauthorized: It has no key, in the handshake or in its parameters.
-            InvalidMessage: It names no webhook.
+            InvalidMessage: It names neither a webhook nor a room.
             Forbidden: Its webhook is not allowed.
         """
+        address = start.parameters.get("webhook", websocket.query_params.get("webhook"))
+        if address is None and "room" in start.parameters:
+            return None
         try:
             self._authenticator.authenticate(websocket)
         except Unauthorized:
             # Twilio sets no header and no query of ours.
             self._authenticator.admit(start.parameters.get("token"))
-        address = start.parameters.get("webhook", websocket.query_params.get("webhook"))
         if address is None:
-            raise InvalidMessage("the call names no webhook", field="webhook")
+            raise InvalidMessage("the call names neither a webhook nor a room", field="webhook")
         return check_address(address, self._allowed)
 
     def _settings(self, start: Start) -> Settings:
@@ -169,43 +185,57 @@ class Twilio:
         stream: MediaStream,
         start: Start,
         settings: Settings,
-        webhook: Webhook,
+        url: httpx.URL | None,
     ) -> None:
         report = CallReport(start)
-        delivery = asyncio.create_task(webhook.deliver(), name="call-webhook")
         close = BROKEN
-        try:
-            async with self._tracks(start, settings, report, webhook) as tracks:
-                webhook.put(report.started())
-                close = await self._listen(websocket, stream, tracks)
+        async with _delivering(url) as tell:
+            try:
+                async with self._tracks(websocket, start, settings, report, tell) as tracks:
+                    tell(report.started())
+                    close = await self._listen(websocket, stream, tracks)
+                    await close_socket(websocket, close)
+                    await asyncio.gather(*(track.end() for track in tracks.values()))
+            except MossStreamError as error:
+                close = _refusal(error)
                 await close_socket(websocket, close)
-                await asyncio.gather(*(track.end() for track in tracks.values()))
-        except MossStreamError as error:
-            close = _refusal(error)
-            await close_socket(websocket, close)
-        finally:
-            webhook.put(report.stopped(close.reason))
-            await _last_events(webhook, delivery)
+            finally:
+                tell(report.stopped(close.reason))
 
     @asynccontextmanager
     async def _tracks(
-        self, start: Start, settings: Settings, report: CallReport, webhook: Webhook
+        self,
+        websocket: WebSocket,
+        start: Start,
+        settings: Settings,
+        report: CallReport,
+        tell: Tell,
     ) -> AsyncIterator[dict[str, Track]]:
         """A session for each track.
 
         Raises:
             TooManyStreams: There is no room for all of them.
             EngineStopped: The server is about to stop.
+            MossStreamError: See `Microphones.join`.
         """
         tracks: dict[str, Track] = {}
         async with AsyncExitStack() as stack:
             for name in start.tracks:
-                entry = self._registry.open(settings)
-                track = Track(self._registry, entry, name, report, webhook)
+                entry = await self._open(websocket, start, settings, report.speaker(name))
+                track = Track(self._registry, entry, name, report, tell)
                 tracks[name] = track
                 stack.callback(track.release)
                 await self._registry.attach(entry, track)
             yield tracks
+
+    async def _open(
+        self, websocket: WebSocket, start: Start, settings: Settings, speaker: str
+    ) -> Entry[Session]:
+        room = start.parameters.get("room")
+        if room is None:
+            return self._registry.open(settings)
+        credential = credential_of(websocket) or start.parameters.get("token")
+        return await self._microphones.join(credential, room, speaker, settings)
 
     async def _listen(
         self, websocket: WebSocket, stream: MediaStream, tracks: dict[str, Track]
@@ -273,13 +303,24 @@ def _refusal(error: MossStreamError) -> Close:
     return Close(error.close_code or BROKEN.code, error.message, may_return=error.retryable)
 
 
-async def _last_events(webhook: Webhook, delivery: asyncio.Task[None]) -> None:
-    """Wait until everything is delivered, or for too long."""
+@asynccontextmanager
+async def _delivering(url: httpx.URL | None) -> AsyncIterator[Tell]:
+    """Deliver a call's events; at the end wait until all are, or for too long."""
+    if url is None:
+        yield lambda event: None
+        return
+    webhook = Webhook(url)
+    delivery = asyncio.create_task(webhook.deliver(), name="call-webhook")
     try:
-        async with asyncio.timeout(DELIVERY_TIMEOUT_S):
-            await webhook.finish()
-            await delivery
-    except TimeoutError:
-        logger.warning("webhook events left undelivered")
+        yield webhook.put
     finally:
-        delivery.cancel()
+        try:
+            async with asyncio.timeout(DELIVERY_TIMEOUT_S):
+                await webhook.finish()
+                await delivery
+        except TimeoutError:
+            pass
+        finally:
+            if not delivery.done():
+                logger.warning("webhook events left undelivered")
+                delivery.cancel()

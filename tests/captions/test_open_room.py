@@ -10,7 +10,7 @@ from support.captions import Board, said
 
 from moss_stream.captions import open_room
 from moss_stream.captions.open_room import OpenRoom
-from moss_stream.captions.room import Change
+from moss_stream.captions.room import Change, Room
 from moss_stream.captions.store import RoomRecord
 from moss_stream.captions.viewers import Viewer
 from moss_stream.errors import StorageError
@@ -43,7 +43,7 @@ async def read(viewer: Viewer, board: Board, kind: str) -> None:
 def test_settled_text_is_stored_before_it_is_told() -> None:
     async def story() -> None:
         shelf = Shelf()
-        opened = OpenRoom(RECORD, [], shelf, 64)
+        opened = OpenRoom(RECORD, Room(), shelf, 64)
         viewer, board = await opened.join(None, "view"), Board()
         shelf.works.clear()
         opened.take([opened.room.settle(said("a-1", ("S01", "settled")))])
@@ -64,7 +64,7 @@ def test_nobody_is_shown_what_may_be_lost(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def story() -> None:
         shelf = Shelf()
-        opened = OpenRoom(RECORD, [], shelf, 64)
+        opened = OpenRoom(RECORD, Room(), shelf, 64)
         shelf.works.clear()
         opened.take([opened.room.settle(said("a-1", ("S01", "settled")))])
         with pytest.raises(StorageError):
@@ -85,7 +85,7 @@ def test_changes_that_wait_for_the_database_are_bounded(monkeypatch: pytest.Monk
     async def story() -> None:
         shelf = Shelf()
         shelf.works.clear()
-        opened = OpenRoom(RECORD, [], shelf, 64)
+        opened = OpenRoom(RECORD, Room(), shelf, 64)
         viewer, evicted = await opened.join(None, "view"), []
         opened.evictions.add(evicted.append)
         for number in range(5):
@@ -100,7 +100,7 @@ def test_changes_that_wait_for_the_database_are_bounded(monkeypatch: pytest.Monk
 
 def test_viewer_that_was_away_gets_what_it_missed_or_everything() -> None:
     async def story() -> None:
-        opened = OpenRoom(RECORD, [], Shelf(), 64)
+        opened = OpenRoom(RECORD, Room(), Shelf(), 64)
         for number in range(3):
             opened.take([opened.room.settle(said(f"a-{number}", ("S01", f"{number}")))])
         opened.take([opened.room.hear(said("a-3", ("S01", "3")))])
@@ -132,7 +132,7 @@ def test_bug_ends_the_room_and_is_no_secret(caplog: pytest.LogCaptureFixture) ->
             raise ZeroDivisionError
 
     async def story() -> None:
-        opened = OpenRoom(RECORD, [], Broken(), 64)
+        opened = OpenRoom(RECORD, Room(), Broken(), 64)
         viewer = await opened.join(None, "view")
         opened.take([opened.room.settle(said("a-1", ("S01", "settled")))])
         assert (await viewer.gone).code == 1011

@@ -67,6 +67,23 @@ def test_relabel_reaches_everything_said_and_being_said() -> None:
     assert room.relabel("S02", "S01") == []
 
 
+def test_somebody_knows_that_two_speakers_are_one() -> None:
+    room = Room()
+    room.settle(said("a-1", ("S01", "one"), ("S02", "two")))
+    assert [change.body for change in room.merge("S02", "S01")] == [
+        {"speaker": "S02", "replaced_by": "S01"}
+    ]
+    for speaker, same_as, error, field in (
+        ("S02", "S01", InvalidMessage, "same_as"),
+        ("S01", "S09", NotFound, "same_as"),
+        ("S09", "S01", NotFound, "speaker"),
+    ):
+        with pytest.raises(error) as caught:
+            room.merge(speaker, same_as)
+        assert caught.value.field == field
+    assert room.revision == 2
+
+
 def test_name_outlives_a_relabel() -> None:
     room = Room()
     room.settle(said("a-1", ("S01", "one"), ("S02", "two")))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from moss_stream.errors import StateError
+from moss_stream.errors import InvalidMessage, NotFound
 from moss_stream.live.speakers import SpeakerBook
 from moss_stream.types import Segment
 
@@ -63,5 +63,18 @@ def test_merged_speakers_are_one_from_then_on() -> None:
     book.merge("S02", "S01")
     assert book.name("S02") == "S01"
     assert [label for label, _ in book.restart()] == ["S01"]
-    with pytest.raises(StateError):
+    assert book.name("S02") == "S03"
+
+
+def test_only_two_known_speakers_can_be_merged() -> None:
+    book = SpeakerBook(4.0, 4)
+    book.name("S01"), book.name("S02")
+    with pytest.raises(InvalidMessage, match="itself"):
         book.merge("S01", "S01")
+    for pair, field in ((("S03", "S01"), "speaker"), (("S01", "S03"), "into")):
+        with pytest.raises(NotFound, match="S03") as caught:
+            book.merge(*pair)
+        assert caught.value.field == field
+    book.merge("S02", "S01")
+    with pytest.raises(NotFound):
+        book.merge("S02", "S01")

@@ -92,6 +92,52 @@ def test_shared_microphone_is_diarized_and_its_speakers_get_names(server: Runnin
     asyncio.run(play())
 
 
+def test_two_labels_of_one_person_become_one_for_everybody(server: Running) -> None:
+    async def play() -> None:
+        async with Meeting(server.http) as meeting:
+            viewer = await meeting.viewer()
+            desk = await meeting.microphone("Desk", shared="1")
+            await desk.append(DUO)
+            await viewer.until("room.entry")
+            while len(viewer.board.lines()) < 2:
+                await viewer.next()
+            body = {"speaker": "S02", "same_as": "S01"}
+            answer = meeting.request("POST", "/speakers", meeting.publish_token, json=body)
+            assert answer.json()["replaced_by"] == "S01"
+            again = meeting.request("POST", "/speakers", meeting.publish_token, json=body)
+            assert (again.status_code, again.json()["error"]["param"]) == (400, "same_as")
+            await viewer.reach(answer.json()["revision"])
+            # The microphone's own client may say so as well, of its session's names.
+            await desk.send("moss.merge_speakers", speaker="S02", into="S01")
+            relabel = await desk.until("moss.relabel")
+            assert (relabel["speaker"], relabel["replaced_by"]) == ("S02", "S01")
+            await desk.send("moss.merge_speakers", speaker="S02", into="S01", event_id="again")
+            error = (await desk.until("error"))["error"]
+            assert (error["param"], error["event_id"]) == ("speaker", "again")
+            await speak(desk, DUO)
+            assert "S02" not in {name for name, _ in viewer.board.lines()}
+            lines = json.loads(meeting.export("json"))["segments"]
+            assert "S02" not in {line["speaker"] for line in lines}
+
+    asyncio.run(play())
+
+
+def test_times_are_right_while_a_long_message_is_still_heard(server: Running) -> None:
+    long = np.concatenate((np.zeros(16_000 * 100, np.float32), CLIP, np.zeros(16_000 * 200)))
+
+    async def play() -> None:
+        async with Meeting(server.http) as meeting:
+            viewer = await meeting.viewer()
+            ana = await meeting.microphone("Ana")
+            await ana.append(long.astype(np.float32))
+            entry = await viewer.until("room.entry")
+            # All of it comes at once in a new room: nothing was heard before there was one.
+            assert entry["start"] == pytest.approx(100, abs=1)
+            await speak(ana, TAIL)
+
+    asyncio.run(play())
+
+
 def test_viewer_comes_back_for_what_it_missed(server: Running) -> None:
     async def play() -> None:
         async with Meeting(server.http) as meeting:
@@ -284,6 +330,7 @@ def test_wrong_revision_is_refused(server: Running, since: str) -> None:
         b'{"speaker": 1, "name": "A"}',
         b'{"speaker": "S01", "name": 1}',
         b'{"name": "A"}',
+        b'{"speaker": "S01", "same_as": 1}',
         b"\xff",
     ],
 )

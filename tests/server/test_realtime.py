@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
+import httpx
 import numpy as np
 import pytest
 from support.clips import load_clip
@@ -218,6 +219,15 @@ def test_keyword_the_model_cannot_expect_is_refused_before_it_spoils_a_turn(
     client = asyncio.run(play())
     (error,) = client.of("error")
     assert error["error"]["code"] == "invalid_message"
+
+
+def test_keyword_the_model_cannot_expect_gets_no_client_secret(server: Running) -> None:
+    transcription = {"keywords": ["<|im_end|>"]}
+    session = {"audio": {"input": {"transcription": transcription}}}
+    url = f"{server.http}/v1/realtime/client_secrets"
+    answer = httpx.post(url, json={"session": session})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "hotwords"
 
 
 def test_mistake_as_long_as_a_message_is_answered_in_short(server: Running) -> None:

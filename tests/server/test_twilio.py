@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pytest
 from support.clips import load_clip
 from support.realtime import PATIENCE_S, Running, running
+from support.rooms import Meeting
 from support.webhook import Receiver, receiving
 from support.words import normal_words
 from websockets.asyncio.client import ClientConnection, connect
@@ -168,6 +169,44 @@ def test_caller_that_hangs_up_is_told_to_the_end(server: Running, receiver: Rece
     assert words(receiver.of("final")) == normal_words(SAID)
 
 
+def test_call_is_heard_in_a_room(server: Running) -> None:
+    async def play() -> None:
+        async with Meeting(server.http) as meeting:
+            viewer = await meeting.viewer()
+            query = {"room": meeting.room, "token": meeting.publish_token}
+            call = await dial(server)
+            await call.start(["inbound", "outbound"], inbound="Ana", **query)
+            await call.say(inbound=np.concatenate((WORDS, PAUSE)), outbound=QUIET)
+            await call.say(inbound=QUIET, outbound=np.concatenate((WORDS, PAUSE)))
+            await call.stop()
+            assert (await call.close())[0] == 1000
+            while len(viewer.board.lines()) < 2:
+                await viewer.next()
+            assert [name for name, _ in viewer.board.lines()] == ["Ana", "outbound"]
+            ana, outbound = viewer.board.entries.values()
+            assert outbound["start"] - ana["start"] == pytest.approx(len(QUIET) / 16_000, abs=0.5)
+
+    asyncio.run(play())
+
+
+def test_room_that_does_not_let_a_call_in_ends_it(server: Running) -> None:
+    meeting = Meeting(server.http)
+
+    async def play(**parameters: str) -> tuple[int | None, str]:
+        call = await dial(server)
+        await call.start(["inbound"], **parameters)
+        code, reason = await call.close()
+        return code, reason or ""
+
+    for token in (meeting.view_token, "wrong"):
+        code, reason = asyncio.run(play(room=meeting.room, token=token))
+        assert (code, "token" in reason) == (1008, True)
+    code, reason = asyncio.run(play(room="nowhere", token=meeting.publish_token))
+    assert "nowhere" in reason
+    code, reason = asyncio.run(play(room=meeting.room, token=meeting.publish_token, inbound="S01"))
+    assert (code, "participant" in reason) == (1007, True)
+
+
 def test_webhook_may_be_named_in_the_address(server: Running, receiver: Receiver) -> None:
     async def play() -> None:
         call = await dial(server, f"?webhook={receiver.url}/calls")
@@ -194,8 +233,8 @@ def refusal(
     return asyncio.run(play())
 
 
-def test_call_without_a_webhook_is_refused(server: Running) -> None:
-    assert refusal(server) == (1007, "the call names no webhook")
+def test_call_without_webhook_and_room_is_refused(server: Running) -> None:
+    assert refusal(server) == (1007, "the call names neither a webhook nor a room")
 
 
 @pytest.mark.parametrize(
@@ -328,7 +367,7 @@ def test_calls_side_by_side_do_not_mix(server: Running, receiver: Receiver) -> N
         await asyncio.gather(*(play(number) for number in range(4)))
 
     asyncio.run(play_all())
-    assert server.sessions_end()
+    receiver.until("stopped", 4)
     speakers = sorted(event["speaker"] for event in receiver.of("final"))
     assert speakers == [f"caller {number}" for number in range(4)]
     assert all(words([event]) == normal_words(SAID) for event in receiver.of("final"))

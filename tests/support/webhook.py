@@ -36,10 +36,11 @@ class Receiver:
             self._changed.notify_all()
         return Response(status_code=204)
 
-    def until(self, kind: str) -> Any:
-        """Wait for an event of a kind."""
+    def until(self, kind: str, count: int = 1) -> Any:
+        """Wait for so many events of a kind; returns the first."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self.of(kind), PATIENCE_S), self.events
+            is_here = self._changed.wait_for(lambda: len(self.of(kind)) >= count, PATIENCE_S)
+            assert is_here, self.events
         return self.of(kind)[0]
 
     def of(self, kind: str) -> list[Any]:

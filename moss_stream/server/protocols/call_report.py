@@ -45,7 +45,7 @@ class CallReport:
         return self._event(
             "started",
             parameters=parameters,
-            speakers={track: self._speaker(track) for track in self._start.tracks},
+            speakers={track: self.speaker(track) for track in self._start.tracks},
         )
 
     def stopped(self, reason: str) -> Json:
@@ -80,14 +80,15 @@ class CallReport:
         return self._event(
             "final",
             track=track,
-            speaker=self._speaker(track),
+            speaker=self.speaker(track),
             start=min(segment["start"] for segment in segments),
             end=max(segment["end"] for segment in segments),
             text=message["transcript"],
             segments=segments,
         )
 
-    def _speaker(self, track: str) -> str:
+    def speaker(self, track: str) -> str:
+        """Who speaks on a track."""
         return self._start.parameters.get(track, track)
 
     def _event(self, event: str, **fields: Any) -> Json:

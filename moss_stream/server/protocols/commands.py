@@ -41,11 +41,19 @@ class Configure:
     """All of them."""
     ignored: tuple[str, ...]
     """Fields without effect."""
-    event_id: str | None
-    """Of the message."""
 
 
-Command = Append | Commit | Clear | Finish | Configure
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """The client knows that two speakers are one."""
+
+    speaker: str
+    """The name that goes."""
+    into: str
+    """The name that stays."""
+
+
+Command = Append | Commit | Clear | Finish | Configure | Merge
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from moss_stream.server.protocols.commands import (
     EmptyCommit,
     Finish,
     Identity,
+    Merge,
     Progress,
     decode_audio,
 )
@@ -64,8 +65,15 @@ class OpenAIRealtime:
         self._acked_s = -math.inf
         self._acked: Progress | None = None
         self._told_ignored: set[str] = set()
+        self._asked_by: str | None = None
+        """The `event_id` of the client's last message."""
 
     # From the client.
+
+    def hear(self, data: bytes) -> Command:
+        """Take a binary message: audio."""
+        self._asked_by = None
+        return Append(data)
 
     def read(self, text: str) -> Command | Message:
         """Take a text message.
@@ -76,6 +84,7 @@ class OpenAIRealtime:
         Raises:
             InvalidMessage: It is no JSON object; too many of these are no client of ours.
         """
+        self._asked_by = None
         try:
             message = orjson.loads(text)
         except orjson.JSONDecodeError as error:
@@ -83,18 +92,18 @@ class OpenAIRealtime:
         if not isinstance(message, dict):
             raise InvalidMessage(f"a {type(message).__name__}, expected a JSON object")
         event_id = message.get("event_id")
-        event_id = event_id if isinstance(event_id, str) else None
+        self._asked_by = event_id if isinstance(event_id, str) else None
         try:
-            return self._command(message, event_id)
+            return self._command(message)
         except ClientError as error:
-            return self.refuse(error, event_id)
+            return self.refuse(error)
 
-    def _command(self, message: Message, event_id: str | None) -> Command | Message:
+    def _command(self, message: Message) -> Command:
         match message.get("type"):
             case "input_audio_buffer.append":
                 return Append(decode_audio(message.get("audio")))
             case "session.update":
-                return self._update(message.get("session"), event_id)
+                return self._update(message.get("session"))
             case "input_audio_buffer.commit":
                 return self._commit()
             case "input_audio_buffer.clear":
@@ -103,16 +112,18 @@ class OpenAIRealtime:
             case "moss.finish":
                 self._narrator.wants_finish = True
                 return Finish()
+            case "moss.merge_speakers":
+                return Merge(_name(message, "speaker"), _name(message, "into"))
             case kind:
                 shown = shown_value(kind)
                 raise InvalidMessage(f"type is {shown}, which is no event here", field="type")
 
-    def _update(self, session: object, event_id: str | None) -> Configure:
+    def _update(self, session: object) -> Configure:
         if not isinstance(session, dict):
             raise InvalidMessage("session is missing or no object", field="session")
         has_audio = self._progress().received_samples > 0
         settings, ignored = self.settings.updated(session, has_audio=has_audio)
-        return Configure(settings, ignored, event_id)
+        return Configure(settings, ignored)
 
     def _commit(self) -> Commit:
         received = self._progress().received_samples
@@ -147,8 +158,8 @@ class OpenAIRealtime:
         """The answer to a clear."""
         return self._message("input_audio_buffer.cleared")
 
-    def refuse(self, error: MossStreamError, event_id: str | None = None) -> Message:
-        """An error of the client; the session goes on."""
+    def refuse(self, error: MossStreamError) -> Message:
+        """The answer to a client's last message that cannot be obeyed; the session goes on."""
         kind = "invalid_request_error" if isinstance(error, ClientError) else "server_error"
         return self._message(
             "error",
@@ -157,7 +168,7 @@ class OpenAIRealtime:
                 "code": error.code,
                 "message": error.message,
                 "param": error.field,
-                "event_id": event_id,
+                "event_id": self._asked_by,
             },
         )
 
@@ -212,3 +223,10 @@ class OpenAIRealtime:
                 "acks": settings.acks,
             },
         }
+
+
+def _name(message: Message, field: str) -> str:
+    value = message.get(field)
+    if not isinstance(value, str):
+        raise InvalidMessage(f"{field} is missing or no string", field=field)
+    return value

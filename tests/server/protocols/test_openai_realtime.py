@@ -23,6 +23,7 @@ from moss_stream.server.protocols.commands import (
     Configure,
     Finish,
     Identity,
+    Merge,
     Progress,
 )
 from moss_stream.server.protocols.openai_realtime import OpenAIRealtime
@@ -334,3 +335,11 @@ def test_wrong_message_is_an_error_that_names_the_field(message: dict, param: st
 def test_what_is_no_json_object_is_refused(text: str) -> None:
     with pytest.raises(InvalidMessage):
         World().protocol.read(text)
+
+
+def test_two_names_become_one() -> None:
+    world = World()
+    assert world.say("moss.merge_speakers", speaker="S02", into="S01") == Merge("S02", "S01")
+    for fields, param in (({"into": "S01"}, "speaker"), ({"speaker": "S02", "into": 1}, "into")):
+        world.say("moss.merge_speakers", **fields)
+        assert world.sent[-1]["error"]["param"] == param
