@@ -168,6 +168,52 @@ def test_speakers_are_named_for_everybody(
     expect(page.locator("#finals .name").first).to_have_text("Speaker 1")
 
 
+def test_speaker_is_made_one_with_another(
+    page: Page, server: Running, room: dict[str, Any], tmp_path: Path
+) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    speak(server, room, "Ana", SPEECH)
+    look(page, server.http, room, "publish_token")
+    page.locator("#finals button.name").first.click()
+    expect(page.locator("#name")).to_be_visible()
+    expect(page.get_by_label("The same person as")).to_be_hidden()  # there is nobody else
+    page.click("#name-cancel")
+    speak(server, room, "Phone", SPEECH)
+    viewer = page.context.browser.new_page()
+    look(viewer, server.http, room)
+    page.locator("#finals button.name", has_text="Phone").first.click()
+    choice = page.get_by_label("The same person as")
+    expect(choice.locator("option")).to_have_text(["nobody else here", "Ana"])
+    choice.select_option(label="Ana")
+    expect(page.locator("#name")).to_be_disabled()
+    page.screenshot(path=tmp_path / "same-as.png")
+    box = choice.bounding_box()
+    assert box["height"] >= 44
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 390
+    page.click("#name-form [type=submit]")
+    for reader in (page, viewer):
+        expect(reader.locator("#finals .name", has_text="Phone")).to_have_count(0)
+    speak(server, room, "Phone", SPEECH)
+    for reader in (page, viewer):
+        expect(reader.locator(FINALS)).to_have_count(num_segments(server, room))
+        assert set(reader.locator("#finals .name").all_inner_texts()) == {"Ana"}
+
+
+def test_speaker_who_is_the_other_already_is_told_to_be_so(
+    page: Page, server: Running, room: dict[str, Any]
+) -> None:
+    speak(server, room, "Ana", SPEECH)
+    speak(server, room, "Phone", SPEECH)
+    look(page, server.http, room, "publish_token")
+    page.locator("#finals button.name", has_text="Phone").first.click()
+    page.get_by_label("The same person as").select_option(label="Ana")
+    path = f"/v1/rooms/{room['room']}/speakers"  # somebody else is quicker
+    call(server, "POST", path, room["publish_token"], speaker="Phone", same_as="Ana")
+    expect(page.locator("#finals .name", has_text="Phone")).to_have_count(0)
+    page.click("#name-form [type=submit]")
+    expect(page.locator("#notices")).to_contain_text("The speaker was not changed.")
+
+
 def test_large_text_is_read_across_a_room(
     page: Page, server: Running, room: dict[str, Any], tmp_path: Path
 ) -> None:

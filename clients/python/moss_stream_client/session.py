@@ -8,7 +8,8 @@ earlier connection did it), then STREAMING (audio, and `moss.finish` after the l
 - events carry seq 1, 2, 3...; one seen before is dropped, a hole asks for a new connection that
   replays it, so the caller gets every event once and in order;
 - audio stays in the backlog until the server confirms it, and a new connection sends again from
-  the position the server names, so the server gets every sample once.
+  the position the server names, so the server gets every sample once;
+- a merge of speakers is asked for again until it is answered, and carried out once.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from moss_stream_client.events import (
     number,
     parse_event,
 )
+from moss_stream_client.merges import Merges
 
 _FRAME_S = 0.5
 """Longest binary frame, seconds; live audio goes out in the blocks it comes in."""
@@ -98,6 +100,7 @@ class Session:
         self.is_finishing = False
         self.is_finished = False
         self.last_seq = 0
+        self._merges = Merges()
         self._update_sent = False
         self._finish_sent = False
         self._holes = 0
@@ -143,12 +146,18 @@ class Session:
                 return None
             self._update_sent = True
             return json.dumps(self._update())
+        if request := self._merges.take(self.last_seq):
+            return request
         if audio := self.backlog.take(round(_FRAME_S * self.options.rate_hz)):
             return audio
-        if self.is_finishing and not self._finish_sent:
+        if self.is_finishing and not self._finish_sent and self._merges.are_sent:
             self._finish_sent = True
             return '{"type":"moss.finish"}'
         return None
+
+    def merge_speakers(self, speaker: str, into: str) -> None:
+        """Ask the server to take two speakers for one."""
+        self._merges.add(speaker, into)
 
     def finish(self) -> None:
         """No more audio comes after what is in the backlog."""
@@ -187,6 +196,7 @@ class Session:
         resumed = parse_event(raw)
         assert isinstance(resumed, Resumed)
         self.backlog.rewind(resumed.received_samples)
+        self._merges.rewind(self.last_seq + resumed.replayed)
         self.is_open = True
         return resumed
 
@@ -225,6 +235,7 @@ class Session:
             self._updated(need(raw, "session", dict))
             return None
         event = parse_event(raw)
+        self._merges.observe(event)
         if isinstance(event, ServerError) and not self.is_configured:
             raise Refused(f"the server refused the configuration: {event.message}")
         if isinstance(event, Ack):

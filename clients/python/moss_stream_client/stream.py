@@ -180,6 +180,22 @@ class Stream:
             for block in source.blocks():
                 await self.send(block)
 
+    async def merge_speakers(self, speaker: str, into: str) -> None:
+        """Say that `speaker` is the same person as `into`; returns at once.
+
+        The answer is the event `Relabel`, or a `ServerError` whose `param` is `speaker` or `into`.
+        While the connection is away the request is kept. After the last events none is answered.
+
+        Raises:
+            UsageError: The stream is closed.
+            ClientError: The stream ended with it.
+        """
+        self._inbox.check()
+        if self._inbox.has_ended:
+            raise UsageError("no speakers can be merged on a closed stream")
+        self._session.merge_speakers(speaker, into)
+        self._outgoing.set()
+
     async def finish(self) -> None:
         """Say that no more audio comes; the remaining events follow, `Finished` last.
 

@@ -46,6 +46,9 @@ class FakeSession:
         self.wants: dict[str, Any] = {}
         self.rate_hz = 24000
         self.holds_acks = False
+        self.speakers = {"S01", "S02", "S03"}
+        self.merges: list[tuple[str, str]] = []
+        """Those that came, carried out or not."""
         self._done_blocks = 0
         self._words: list[str] = []
         self.close_code: int | None = None
@@ -80,8 +83,20 @@ class FakeSession:
             self.wants = raw["session"]["moss"]
             self.rate_hz = raw["session"]["audio"]["input"]["format"]["rate"]
             self.emit("session.updated", session=self.describe())
+        elif raw["type"] == "moss.merge_speakers":
+            self._merge(raw["speaker"], raw["into"])
         elif raw["type"] == "moss.finish" and self.close_code is None:
             self._finish()
+
+    def _merge(self, speaker: str, into: str) -> None:
+        self.merges.append((speaker, into))
+        for param, name in (("speaker", speaker), ("into", into)):
+            if name not in self.speakers:
+                error = {"type": "invalid_request_error", "code": "not_found", "message": "no"}
+                self.emit("error", error=error | {"param": param})
+                return
+        self.speakers.discard(speaker)
+        self.emit("moss.relabel", speaker=speaker, replaced_by=into)
 
     def _block(self, start: int, length: int) -> None:
         item = f"item_{self._done_blocks // BLOCKS_PER_ITEM}"

@@ -69,6 +69,58 @@ def test_session_refuses_an_ack_of_audio_never_sent(session: Session) -> None:
         )
 
 
+MERGE = {"type": "moss.merge_speakers", "speaker": "S02", "into": "S01"}
+
+
+def resume(session: Session, replayed: int) -> None:
+    session.connecting()
+    session.receive(event("moss.resumed", None, received_samples=1000, replayed=replayed))
+
+
+def test_session_asks_again_for_a_merge_that_was_lost(session: Session) -> None:
+    session.merge_speakers("S02", "S01")
+    assert json.loads(str(session.next_frame())) == MERGE
+    assert session.next_frame() is None
+    resume(session, replayed=0)
+    assert json.loads(str(session.next_frame())) == MERGE
+
+
+def test_session_waits_for_the_replay_before_it_asks_again(session: Session) -> None:
+    session.merge_speakers("S02", "S01")
+    session.next_frame()
+    session.finish()
+    assert session.next_frame() == '{"type":"moss.finish"}'
+    resume(session, replayed=2)
+    assert session.next_frame() is None
+    session.receive(event("moss.new", 3))
+    assert session.next_frame() is None
+    session.receive(event("moss.relabel", 4, speaker="S02", replaced_by="S01"))
+    assert session.next_frame() == '{"type":"moss.finish"}'
+
+
+@pytest.mark.parametrize("param", ["speaker", "into", "type"])
+def test_session_does_not_ask_again_for_a_merge_that_was_refused(
+    session: Session, param: str
+) -> None:
+    session.merge_speakers("S02", "S01")
+    session.merge_speakers("S03", "S01")
+    session.next_frame()
+    session.next_frame()
+    session.receive(event("error", 3, error={"type": "x", "message": "no", "param": param}))
+    resume(session, replayed=0)
+    assert json.loads(str(session.next_frame())) == MERGE | {"speaker": "S03"}
+    assert session.next_frame() is None
+
+
+def test_session_keeps_a_merge_when_another_speaker_is_relabelled(session: Session) -> None:
+    session.merge_speakers("S02", "S01")
+    session.next_frame()
+    session.receive(event("moss.relabel", 3, speaker="S03", replaced_by="S01"))
+    session.receive(event("error", 4, error={"type": "x", "message": "no", "param": "session"}))
+    resume(session, replayed=0)
+    assert json.loads(str(session.next_frame())) == MERGE
+
+
 def test_session_gives_up_on_events_that_are_never_replayed(session: Session) -> None:
     late = event("moss.new", 5)
     for _ in range(3):

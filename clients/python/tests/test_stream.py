@@ -25,8 +25,10 @@ from moss_stream_client import (
     Hypothesis,
     ProtocolError,
     Refused,
+    Relabel,
     Resumed,
     ResumeExpired,
+    ServerError,
     StreamLost,
     UsageError,
     connect,
@@ -34,16 +36,23 @@ from moss_stream_client import (
 
 PCM = random.Random(0).randbytes(2 * 2900)
 BLOCKS = [PCM[at : at + 640] for at in range(0, len(PCM), 640)]
+MERGES = [Relabel("S03", "S02"), Relabel("S02", "S01")]
 QUICK = Backoff(base_s=0.001, cap_s=0.004)
 
 
 async def speak(server: FakeServer, blocks: Sequence[bytes] = BLOCKS) -> list[Event]:
-    """Send all blocks, each as soon as the one before was taken, and return all events."""
+    """Send all blocks, each as soon as the one before was taken, and return all events.
+
+    On the way two speakers are said to be one, twice.
+    """
     async with connect(server.url, backoff=QUICK) as stream:
 
         async def send() -> None:
-            for block in blocks:
+            merges = dict(enumerate(MERGES, start=3))
+            for number, block in enumerate(blocks):
                 await stream.send(block)
+                if merge := merges.get(number):
+                    await stream.merge_speakers(merge.speaker, merge.replaced_by)
                 await asyncio.sleep(0)
             await stream.finish()
 
@@ -55,8 +64,12 @@ async def speak(server: FakeServer, blocks: Sequence[bytes] = BLOCKS) -> list[Ev
 
 
 def lasting(events: Sequence[Event]) -> list[Event]:
-    """Leave out snapshots, where a newer one may replace one, and news of the connection."""
-    return [event for event in events if not isinstance(event, Ack | Hypothesis | Resumed)]
+    """Leave out snapshots, where a newer one may replace one, and what comes at another time."""
+    return [e for e in events if not isinstance(e, Ack | Hypothesis | Resumed | Relabel)]
+
+
+def relabels(events: Sequence[Event]) -> list[Event]:
+    return [event for event in events if isinstance(event, Relabel)]
 
 
 def run(plan: Plan) -> tuple[list[Event], FakeServer]:
@@ -87,6 +100,7 @@ def test_stream_loses_and_repeats_nothing_when_one_point_fails(
     for point in range(num_points):
         events, server = run(fault_at(point, fault))
         assert lasting(events) == expected, f"{fault} at {point}"
+        assert relabels(events) == MERGES, f"{fault} at {point}"
         assert bytes(server.session.pcm) == PCM, f"{fault} at {point}"
 
 
@@ -98,6 +112,7 @@ def test_stream_loses_and_repeats_nothing_when_many_points_fail(
     for seed in range(60):
         events, server = run(random_faults(seed, share))
         assert lasting(events) == expected, f"seed {seed}"
+        assert relabels(events) == MERGES, f"seed {seed}"
         assert bytes(server.session.pcm) == PCM, f"seed {seed}"
         for item in {event.item_id for event in events if isinstance(event, Hypothesis)}:
             revisions = [
@@ -110,6 +125,47 @@ def test_stream_reports_each_resume() -> None:
     events, server = run(fault_at(12, "cut_after"))
     assert [event for event in events if isinstance(event, Resumed)]
     assert len(server.connections) == 2
+
+
+def test_merge_speakers_is_answered_while_send_waits() -> None:
+    async def main() -> None:
+        async with fake_server() as server, connect(server.url, max_buffer_s=1) as stream:
+            server.session.holds_acks = True
+            sending = asyncio.create_task(stream.send(bytes(2 * 17000)))
+            async for event in stream:
+                if isinstance(event, Completed):
+                    break
+            assert not sending.done()
+            await stream.merge_speakers("S02", "S01")
+            await stream.merge_speakers("S02", "S01")
+            answers: list[Relabel | ServerError] = []
+            while len(answers) < 2:
+                if isinstance(event := await anext(stream), Relabel | ServerError):
+                    answers.append(event)
+            refused = ServerError("invalid_request_error", "not_found", "no", "speaker")
+            assert answers == [Relabel("S02", "S01"), refused]
+            sending.cancel()
+
+    asyncio.run(main())
+
+
+def test_merge_speakers_waits_for_the_next_connection() -> None:
+    async def main() -> None:
+        async with fake_server() as server, connect(server.url, backoff=QUICK) as stream:
+            server.status = 503
+            server.connections[0].transport.abort()
+            await server.connections[0].wait_closed()
+            await stream.merge_speakers("S03", "S02")
+            await stream.merge_speakers("S02", "S01")
+            await stream.finish()
+            server.status = None
+            events = [event async for event in stream]
+            assert relabels(events) == MERGES
+            assert server.session.merges == [("S03", "S02"), ("S02", "S01")]
+            with pytest.raises(UsageError, match="closed"):
+                await stream.merge_speakers("S01", "S02")
+
+    asyncio.run(main())
 
 
 def test_send_waits_when_too_much_is_unconfirmed() -> None:

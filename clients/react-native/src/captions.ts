@@ -128,6 +128,11 @@ export class LiveCaptions {
     if (this.#phase === "interrupted") await this.#restart();
   }
 
+  /** Two speakers of this recording are one person; once the server agrees, `store` has them as `into`. */
+  mergeSpeakers(speaker: string, into: string): void {
+    this.#connection?.mergeSpeakers(speaker, into);
+  }
+
   /** Another network, none any more, or one again. */
   networkChanged(): void {
     this.#connection?.networkChanged();

@@ -130,6 +130,26 @@ describe("captions of an app", () => {
     expect(server.sessions.map(({ samples }) => samples)).toEqual([[32767, 0, 32767]]);
   });
 
+  test("take two speakers for one, also while the network is away", async () => {
+    const { captions, microphone, network, server, wait } = rig();
+    captions.mergeSpeakers("S02", "S01"); // nobody is heard yet
+    await captions.start({ url: URL_ });
+    microphone.speak(...quiet());
+    await wait(1000);
+    captions.mergeSpeakers("S01", "S02");
+    await wait(1000);
+    expect(captions.store.segments.map(({ speaker }) => speaker)).toEqual(["S02"]);
+    network.isDown = true;
+    captions.networkChanged();
+    await wait(1000);
+    captions.mergeSpeakers("S02", "S03");
+    network.isDown = false;
+    captions.networkChanged();
+    await wait(1000);
+    expect(captions.store.speakers).toEqual(["S03"]);
+    expect(server.sessions[0]?.merges).toEqual(["S01 S02", "S02 S03"]);
+  });
+
   test("say why they ended, let go of the microphone, and can start again", async () => {
     const { captions, microphone, sockets, wait } = rig();
     await captions.start({ url: URL_ });

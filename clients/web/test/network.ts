@@ -151,6 +151,9 @@ interface ServerSession {
   log: { seq: number; event: object }[];
   seq: number;
   finals: number;
+  speakers: Set<string>;
+  /** Merges that came, carried out or not. */
+  merges: string[];
   socket: Peer | null;
 }
 
@@ -163,6 +166,8 @@ export class Server implements Host {
   /** Tokens that are no longer known. */
   readonly expired = new Set<string>();
   connections = 0;
+  /** An older server knows no such request. */
+  knowsMerges = true;
 
   onOpen(socket: Peer): void {
     this.connections += 1;
@@ -176,6 +181,8 @@ export class Server implements Host {
         log: [],
         seq: 0,
         finals: 0,
+        speakers: new Set(["S01", "S02", "S03"]),
+        merges: [],
         socket,
       };
       this.sessions.push(session);
@@ -207,6 +214,7 @@ export class Server implements Host {
     if (typeof data === "string") {
       const message = JSON.parse(data);
       if (message.type === "moss.finish") this.#finish(session);
+      if (message.type === "moss.merge_speakers") this.#merge(session, message.speaker, message.into);
       if (message.type !== "session.update") return;
       session.rate = message.session.audio.input.format.rate;
       this.#say(session, { type: "session.updated", session: this.#info(session) });
@@ -262,6 +270,17 @@ export class Server implements Host {
       type: "conversation.item.input_audio_transcription.completed",
       transcript: String(sum),
     });
+  }
+
+  #merge(session: ServerSession, speaker: string, into: string): void {
+    session.merges.push(`${speaker} ${into}`);
+    const refuse = (param: string) =>
+      this.#say(session, { type: "error", error: { type: "invalid_request_error", message: "", param } });
+    if (!this.knowsMerges) return refuse("type");
+    if (!session.speakers.has(speaker)) return refuse("speaker");
+    if (!session.speakers.has(into) || speaker === into) return refuse("into");
+    session.speakers.delete(speaker);
+    this.#say(session, { type: "moss.relabel", speaker, replaced_by: into });
   }
 
   #finish(session: ServerSession): void {

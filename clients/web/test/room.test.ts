@@ -255,12 +255,15 @@ describe("a room's transcript", () => {
 
   test("reads a relabelled speaker as the other everywhere", () => {
     const store = new RoomStore();
-    store.apply(snapshot([entry("a-1", 1, "S03", "hello"), entry("a-2", 2, "S02", "yes")]));
+    store.apply(snapshot([entry("a-1", 1, "S03", "hello"), entry("a-2", 2, "S02", "yes")], { S03: "Ben" }));
+    expect(store.speakers).toEqual(["S03", "S02"]);
     store.apply({ type: "room.partial", ...partial("a-3", 3, "well") });
     store.apply({ type: "room.relabelled", revision: 4, speaker: "S03", replaced_by: "S02" });
     store.apply({ type: "room.relabelled", revision: 5, speaker: "S01", replaced_by: "S02" });
     expect(store.segments.map(({ speaker }) => speaker)).toEqual(["S02", "S02"]);
     expect(store.live.map(({ speaker }) => speaker)).toEqual(["S02"]);
+    expect(store.speakers).toEqual(["S02"]);
+    expect(store.nameOf("S03")).toBe("S03");
   });
 
   test("takes back what turned out not to be speech, and says where text ends early", () => {

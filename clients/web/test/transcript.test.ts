@@ -62,9 +62,13 @@ describe("the transcript", () => {
   });
 
   test("renames a speaker everywhere", () => {
-    const store = storeOf(segment("a", "S03", 0, 1, "Hello."), { type: "moss.relabel", speaker: "S03", replaced_by: "S01" });
-    expect(store.segments[0]?.speaker).toBe("S01");
+    const store = storeOf(segment("a", "S02", -2, -1, "Hello."), hypothesis(1, "well", "yes"));
+    const before = store.segments;
+    store.apply({ type: "moss.relabel", speaker: "S02", replaced_by: "S01" }, 10);
+    expect(store.segments.map(({ speaker }) => speaker)).toEqual(["S01"]);
+    expect(store.live.map(({ speaker, committed }) => [speaker, committed])).toEqual([["S01", true], ["S01", false]]);
     expect(store.speakers).toEqual(["S01"]);
+    expect(store.segments).not.toBe(before); // all of it is to be drawn again
   });
 
   test("keeps what was heard when the session is lost", () => {

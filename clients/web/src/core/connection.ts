@@ -12,6 +12,7 @@
 import { Backlog } from "./backlog.js";
 import { backoff_ms, systemClock, type Clock } from "./clock.js";
 import { Drains } from "./drains.js";
+import { Merges } from "./merges.js";
 import { CloseCode, parseEvent, type Resumed, type ServerEvent, type SessionInfo } from "./protocol.js";
 import { openWebSocket } from "./socket.js";
 import type { ClientEvent, ConnectionOptions, ConnectionState, EndReason, SocketLike } from "./types.js";
@@ -69,6 +70,7 @@ export class Connection {
   #finishSent = false;
   #finish: Promise<EndReason> | null = null;
   #onEnd: (reason: EndReason) => void = () => {};
+  readonly #merges = new Merges();
   readonly #drains = new Drains();
   readonly #timers: Partial<Record<Timer, () => void>> = {};
 
@@ -107,6 +109,17 @@ export class Connection {
    */
   drained(max_s: number): Promise<void> {
     return this.#drains.wait(max_s, this.#state === "closed" ? 0 : this.backlog_s);
+  }
+
+  /**
+   * Say that `speaker` is the same person as `into`. The answer is the event `moss.relabel`, or an
+   * `error` whose `param` is `speaker` or `into`. While the network is away the request is kept; a
+   * session that is lost takes it along, for its labels mean nothing to the next one.
+   */
+  mergeSpeakers(speaker: string, into: string): void {
+    if (this.#state === "closed") return;
+    this.#merges.add(speaker, into);
+    this.#pump();
   }
 
   /** Send what is left, wait for the last finals and close. */
@@ -181,8 +194,10 @@ export class Connection {
       if (seq > session.lastSeq + 1) return this.#drop(); // Resuming brings what is missing.
       session.lastSeq = seq;
     }
+    this.#merges.observe(event);
     this.#emit({ kind: "server", event, offset_s: (session?.base ?? 0) / this.#options.rate_hz });
     this.#act(event);
+    this.#pump();
   }
 
   #act(event: ServerEvent): void {
@@ -230,6 +245,7 @@ export class Connection {
     if (!this.#session) return;
     if (!this.#session.acks) this.#release(this.#sentAt);
     this.#session = null;
+    this.#merges.clear();
     this.#emit({ kind: "session_lost" });
     this.#reportLoss(this.#acked);
     this.#release(Math.max(this.#acked, this.#backlog.start));
@@ -254,6 +270,7 @@ export class Connection {
     }
     this.#release(position);
     this.#sentAt = position;
+    this.#merges.rewind(session.lastSeq + event.replayed);
     if (session.configured) this.#goLive();
     else this.#configure();
   }
@@ -268,10 +285,14 @@ export class Connection {
     this.#pump();
   }
 
-  /** Give the socket what it takes without queueing much; the rest waits in the backlog. */
+  /**
+   * Give the socket what it takes without queueing much; the rest waits in the backlog. Each event
+   * of the server may be what something here has waited for.
+   */
   #pump(): void {
     const socket = this.#socket;
     if (this.#phase !== "live" || !socket) return;
+    for (const request of this.#merges.take(this.#session?.lastSeq ?? 0)) socket.send(JSON.stringify(request));
     const maxBlock = MAX_BLOCK_S * this.#options.rate_hz;
     const maxInFlight = MAX_IN_FLIGHT_S * this.#options.rate_hz;
     while (this.#sentAt < this.#backlog.end) {
@@ -288,7 +309,7 @@ export class Connection {
       socket.send(block);
     }
     this.#drains.update(this.backlog_s);
-    if (this.#finish && !this.#finishSent) {
+    if (this.#finish && !this.#finishSent && this.#merges.areSent) {
       this.#finishSent = true;
       socket.send(JSON.stringify({ type: "moss.finish" }));
     }
@@ -297,7 +318,6 @@ export class Connection {
   #acknowledge(received: number): void {
     const position = (this.#session?.base ?? 0) + received;
     this.#release(Math.max(this.#acked, Math.min(position, this.#sentAt)));
-    this.#pump();
   }
 
   /** The server has the audio up to `position`. */

@@ -131,6 +131,7 @@ export interface Ack extends Sequenced {
   degraded: boolean;
 }
 
+/** One person had two labels: read `speaker` as `replaced_by` everywhere. */
 export interface Relabel extends Sequenced {
   type: "moss.relabel";
   speaker: string;
@@ -161,6 +162,13 @@ export interface Resumed extends Sequenced {
 export interface Finished extends Sequenced {
   type: "moss.finished";
   received_samples: number;
+}
+
+/** To the server: `speaker` is the same person as `into`. */
+export interface MergeSpeakers {
+  type: "moss.merge_speakers";
+  speaker: string;
+  into: string;
 }
 
 export type ServerEvent =

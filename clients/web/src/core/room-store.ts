@@ -33,6 +33,11 @@ export class RoomStore {
     );
   }
 
+  /** Labels of those who have said something, in order of appearance. */
+  get speakers(): readonly string[] {
+    return [...new Set(this.#segments.map(({ speaker }) => speaker))];
+  }
+
   /** The name somebody gave a speaker, or the label itself. */
   nameOf(speaker: string): string {
     return this.#names.get(speaker) ?? speaker;
@@ -94,6 +99,7 @@ export class RoomStore {
   }
 
   #relabel(speaker: string, replaced_by: string): void {
+    this.#names.delete(speaker); // Where it stays, the server says so next.
     const renamed = <T extends RoomSegment>(segment: T): T =>
       segment.speaker === speaker ? { ...segment, speaker: replaced_by } : segment;
     this.#entries = this.#entries.map((entry) => ({ ...entry, segments: entry.segments.map(renamed) }));

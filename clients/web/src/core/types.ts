@@ -27,7 +27,7 @@ export type ClientEvent =
   | { kind: "state"; state: ConnectionState; retry_ms?: number }
   /** A server event, once and in order. Add `offset_s` to the times in it. */
   | { kind: "server"; event: ServerEvent; offset_s: number }
-  /** The server no longer knows the session; its unfinished utterance gets no final. */
+  /** The server no longer knows the session: its unfinished utterance gets no final, a merge no answer. */
   | { kind: "session_lost" }
   /** The network was away for longer than the backlog holds; times of the stream in seconds. */
   | { kind: "audio_lost"; start_s: number; end_s: number }

@@ -89,7 +89,7 @@ export class CaptionsView {
     // What is being heard is drawn anew too often to be pressed.
     if (!onName || into === this.#live) return element("span", "name", nameOf(speaker));
     const button = element("button", "name", nameOf(speaker));
-    button.title = "Change the name";
+    button.title = "Say who this is";
     button.addEventListener("click", () => onName(speaker));
     return button;
   }

@@ -1,5 +1,6 @@
-/** Asks for the name of a speaker and tells it to the room. */
+/** Asks who a speaker is, by a name or as one of the others, and tells it to the room. */
 
+import { byId } from "./dom";
 import { authorization } from "./key";
 
 export interface NamePromptOptions {
@@ -7,36 +8,55 @@ export interface NamePromptOptions {
   /** Path of the room, as in `v1/rooms/3f9a`. */
   path: string;
   key: () => string;
-  /** The server did not take the name; in its own words. */
+  /** The server did not take it; in its own words. */
   onFailed: (message: string) => void;
+}
+
+/** Somebody who may be the same person. */
+export interface Other {
+  speaker: string;
+  name: string;
 }
 
 export class NamePrompt {
   readonly #options: NamePromptOptions;
-  readonly #input: HTMLInputElement;
+  readonly #name = byId<HTMLInputElement>("name");
+  readonly #same = byId("same");
+  readonly #sameAs = byId<HTMLSelectElement>("same-as");
   #speaker = "";
 
   constructor(options: NamePromptOptions) {
     const { dialog } = options;
     this.#options = options;
-    this.#input = dialog.querySelector("input") as HTMLInputElement;
+    this.#sameAs.addEventListener("change", () => this.#chosen());
     dialog.querySelector("form")?.addEventListener("submit", () => void this.#send());
     dialog.querySelector("button[type=button]")?.addEventListener("click", () => dialog.close());
   }
 
-  /** Ask for another name of a speaker, which is called `present` now. */
-  open(speaker: string, present: string): void {
+  /** Ask who a speaker is, who is called `present` now. */
+  open(speaker: string, present: string, others: readonly Other[]): void {
     this.#speaker = speaker;
-    this.#input.placeholder = speaker;
-    this.#input.value = present === speaker ? "" : present;
+    this.#name.placeholder = speaker;
+    this.#name.value = present === speaker ? "" : present;
+    this.#same.hidden = others.length === 0;
+    const choices = others.map((other) => new Option(other.name, other.speaker));
+    this.#sameAs.replaceChildren(new Option("nobody else here", ""), ...choices);
+    this.#chosen();
     this.#options.dialog.showModal();
-    this.#input.select();
+    this.#name.select();
   }
 
-  /** The room tells the new name to everybody, this page included. An empty one is taken away. */
+  /** Who is one of the others needs no name. */
+  #chosen(): void {
+    this.#name.disabled = this.#sameAs.value !== "";
+  }
+
+  /** The room tells it to everybody, this page included. An empty name is taken away. */
   async #send(): Promise<void> {
     const { path, key, onFailed } = this.#options;
-    const body = JSON.stringify({ speaker: this.#speaker, name: this.#input.value.trim() || null });
+    const same_as = this.#sameAs.value;
+    const answer = same_as ? { same_as } : { name: this.#name.value.trim() || null };
+    const body = JSON.stringify({ speaker: this.#speaker, ...answer });
     const headers = { "Content-Type": "application/json", ...authorization(key()) };
     try {
       const response = await fetch(new URL(`${path}/speakers`, document.baseURI), { method: "POST", headers, body });

@@ -32,10 +32,10 @@ const namePrompt = new NamePrompt({
   dialog: byId<HTMLDialogElement>("name-dialog"),
   path,
   key: () => keyPrompt.key,
-  onFailed: (message) => notices.show("name", { tone: "error", title: "The name was not taken.", text: message }),
+  onFailed: (message) => notices.show("name", { tone: "error", title: "The speaker was not changed.", text: message }),
 });
 const captions = new CaptionsView(byId("finals"), byId("live"), {
-  nameOf: (speaker) => nameOf(store.nameOf(speaker)),
+  nameOf: shownName,
   // Only who may speak in the room may name its speakers.
   get onName() {
     return store.role === "view" ? undefined : rename;
@@ -72,8 +72,14 @@ function draw(): void {
   wakeLock.want(link !== "closed");
 }
 
+function shownName(speaker: string): string {
+  return nameOf(store.nameOf(speaker));
+}
+
 function rename(speaker: string): void {
-  namePrompt.open(speaker, store.nameOf(speaker));
+  const others = store.speakers.filter((other) => other !== speaker);
+  const choices = others.map((other) => ({ speaker: other, name: shownName(other) }));
+  namePrompt.open(speaker, store.nameOf(speaker), choices);
 }
 
 /** Look whether the room lets us in: a socket that is refused does not say why. */
