@@ -29,8 +29,9 @@ from moss_stream.live.config import VAD_FRAME_SAMPLES, LiveConfig, to_samples
 
 _EXIT_STEP = 0.15  # between the two thresholds, as silero's own iterator has it
 _SPLIT_SETTLE_S = 0.5
-"""How long a point has been the quietest before it is told: as long as a final takes, so that it is
-decoded when the split comes, and seldom in vain."""
+"""How long a point has been the quietest before it is told, so that it is seldom decoded in vain."""
+_SPLIT_LEAD_S = 0.5
+"""How long before a split its point is settled: as long as a final takes."""
 
 
 class Hint(Enum):
@@ -85,7 +86,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class SplitLikely:
-    """Speech goes on for so long that it will be split, here unless a quieter point comes."""
+    """Speech goes on for so long that it will be split, here unless a quieter point is told."""
 
     end_at: int
     """Where the utterance then ends."""
@@ -129,7 +130,7 @@ class Endpointer:
         self._start_at = 0  # of the utterance; in STARTING of the first speech frame
         self._quiet_at = 0  # start of the silence, in STOPPING
         self._pause_told = False
-        self._split_told_at = 0  # the last point told as likely
+        self._likely_at: int | None = None  # where the utterance will be split, if it is
         # Probability of each recent frame by its position, for the quietest point of a split.
         self._recent: deque[tuple[int, float]] = deque(
             maxlen=max(1, to_samples(config.split_search_s) // VAD_FRAME_SAMPLES)
@@ -144,7 +145,8 @@ class Endpointer:
         self._pause = to_samples(config.pause_s)
         self._max_utterance = to_samples(config.max_utterance_s)
         self._split_search = to_samples(config.split_search_s)
-        self._settle = to_samples(_SPLIT_SETTLE_S)
+        self._split_settle = to_samples(_SPLIT_SETTLE_S)
+        self._split_lead = to_samples(_SPLIT_LEAD_S)
         self._endpoint_s = {
             Hint.NONE: config.endpoint_s,
             Hint.SENTENCE_END: config.endpoint_min_s,
@@ -225,6 +227,7 @@ class Endpointer:
         """Forget the open utterance; nothing before `at` belongs to a later one."""
         self._state = _State.QUIET
         self._floor_at = max(self._floor_at, at)
+        self._likely_at = None
         self._recent.clear()
 
     def _confirm(self, frame_end: int) -> Sequence[EndpointEvent]:
@@ -260,18 +263,26 @@ class Endpointer:
 
     def _split_if_long(self, frame_end: int) -> Sequence[EndpointEvent]:
         limit_at = self._start_at + self._max_utterance
-        search_at = limit_at - self._split_search
-        if frame_end < search_at:
-            return ()
-        # The later of equally quiet frames: the longer the first part, the better its context.
-        near = (frame for frame in self._recent if frame[0] + VAD_FRAME_SAMPLES >= search_at)
-        frame_at, _ = min(near, key=lambda frame: (frame[1], -frame[0]))
-        at = frame_at + VAD_FRAME_SAMPLES // 2
         if frame_end >= limit_at:
+            at = self._likely_at or self._quietest(0, frame_end) or frame_end
             self._start_at = self._floor_at = at
+            self._likely_at = None
             self._recent.clear()
             return (Endpoint(at, at, is_split=True), Onset(at))
-        if at == self._split_told_at or frame_end - at < self._settle:
+        likely_at = self._quietest(limit_at - self._split_search, frame_end)
+        if likely_at is None or likely_at == self._likely_at:
             return ()
-        self._split_told_at = at
-        return (SplitLikely(at),)
+        is_new = frame_end - likely_at < self._split_settle
+        if is_new or frame_end > limit_at - self._split_lead:
+            return ()
+        self._likely_at = likely_at
+        return (SplitLikely(likely_at),)
+
+    def _quietest(self, first_at: int, end_at: int) -> int | None:
+        """Middle of the quietest recent frame that lies between; None when there is none."""
+        frames = [frame for frame in self._recent if first_at <= frame[0] < end_at]
+        if not frames:
+            return None
+        # The later of equally quiet frames: the longer the first part, the better its context.
+        frame_at, _ = min(frames, key=lambda frame: (frame[1], -frame[0]))
+        return frame_at + VAD_FRAME_SAMPLES // 2

@@ -180,7 +180,8 @@ class Planner:
         request = utterance.request
         if request is not None:
             is_stale = edge_at - request.end_at >= to_samples(interval_s)
-            if utterance.is_request_started or not is_stale:
+            is_refresh = request.kind is DecodeKind.REFRESH
+            if utterance.is_request_started or not (is_refresh and is_stale):
                 return
             outputs.extend(self._cancel(utterance))
         new = edge_at - utterance.covered_at

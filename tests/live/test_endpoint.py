@@ -107,15 +107,15 @@ def test_text_hint_reads_the_end(text: str, hint: Hint) -> None:
     assert text_hint(text) is hint
 
 
-def test_long_speech_is_split_at_its_quietest_recent_point() -> None:
+@pytest.mark.parametrize(("quiet_s", "told"), [(24.1, True), (26.9, True), (27.3, False)])
+def test_long_speech_is_split_at_its_quietest_recent_point(quiet_s: float, told: bool) -> None:
     scores = frames((40, 0.9))
-    quiet = 27 * 16000 // FRAME
+    quiet = round(quiet_s * 16000 / FRAME)
     scores[quiet] = 0.6
     events = push_all(Endpointer(CONFIG), scores)
     at = quiet * FRAME + FRAME // 2
-    *likely, endpoint, onset = events[1:]
-    assert (endpoint, onset) == (Endpoint(at, at, is_split=True), Onset(at))
-    assert likely[-1] == SplitLikely(at)
+    likely = [SplitLikely(at)] if told else []  # too late to be decoded before the split
+    assert events == [Onset(0), *likely, Endpoint(at, at, is_split=True), Onset(at)]
 
 
 def test_likely_split_is_told_when_it_has_been_the_quietest_for_a_while() -> None:

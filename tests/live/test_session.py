@@ -180,6 +180,7 @@ def test_final_of_speech_that_is_split_is_ready_when_it_is() -> None:
     at = w.events.index(split)
     assert w.events[at + 1 : at + 3].count(final) == 1
     assert not [r for r in w.of_kind(DecodeKind.FINAL) if r.utterance_id == 1]
+    assert [r.end_at for r in w.of_kind(DecodeKind.EAGER) if r.utterance_id == 1] == [split.end_at]
     # What was decoded in advance ends before what is on the screen, and takes nothing away.
     shown = [h.end_at for h in w.all(Hypothesis) if h.utterance_id == 1]
     assert shown == sorted(shown)
