@@ -8,14 +8,14 @@ each known speaker. Without a context every utterance starts from nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from moss_stream.live.config import LiveConfig, to_samples, to_seconds
-from moss_stream.live.speakers import SpeakerBook
+from moss_stream.live.speakers import Snippet, SpeakerBook
 from moss_stream.live.text import TextCodec
 from moss_stream.live.timeline import Span, Timeline
 from moss_stream.transcript.markup import write_markup
@@ -100,7 +100,7 @@ class Context:
         if not self._must_restart and len(self._base.samples) < max(self._limit, 1):
             return self._base, frozenset()
         before = self.speakers.known()
-        self._base = self._anchored()
+        self._base = anchored(self.speakers.restart(), self._codec)
         self._must_restart = False
         return self._base, before - self.speakers.known()
 
@@ -111,7 +111,7 @@ class Context:
         token_ids: tuple[int, ...],
         segments: tuple[Segment, ...],
         read: Callable[[int, int], Audio],
-    ) -> None:
+    ) -> list[str]:
         """Keep a final utterance for later ones.
 
         Args:
@@ -120,12 +120,15 @@ class Context:
             token_ids: Its own output.
             segments: The same with names and session times.
             read: Copies the samples between two positions of the span.
+
+        Returns:
+            Speakers whose voice is known now and was not before.
         """
         if not self.is_kept:
-            return
+            return []
         samples = read(span.start_at, span.end_at)
         self._base = base.followed_by(span, samples, token_ids)
-        self.speakers.learn(segments, read)
+        return self.speakers.learn(segments, read)
 
     def spoil(self) -> None:
         """Do not go on from the last utterance: its text is missing or broken."""
@@ -139,11 +142,13 @@ class Context:
         """The same for text that may change."""
         return self.speakers.peek(label) if self.is_kept else label
 
-    def _anchored(self) -> Base:
-        base, segments = Base(), []
-        for label, snippet in self.speakers.restart():
-            start_s = base.timeline.duration_s
-            end_s = start_s + to_seconds(len(snippet.span))
-            segments.append(Segment(start_s, end_s, label, snippet.text))
-            base = base.followed_by(snippet.span, snippet.samples, ())
-        return Base(base.timeline, base.samples, tuple(self._codec.encode(write_markup(segments))))
+
+def anchored(snippets: Iterable[tuple[str, Snippet]], codec: TextCodec) -> Base:
+    """Put snippets of speech one after the other, with their text under the given labels."""
+    base, segments = Base(), []
+    for label, snippet in snippets:
+        start_s = base.timeline.duration_s
+        end_s = start_s + to_seconds(len(snippet.span))
+        segments.append(Segment(start_s, end_s, label, snippet.text))
+        base = base.followed_by(snippet.span, snippet.samples, ())
+    return Base(base.timeline, base.samples, tuple(codec.encode(write_markup(segments))))

@@ -29,7 +29,7 @@ from moss_stream.live.config import VAD_FRAME_SAMPLES, LiveConfig, to_samples
 
 _EXIT_STEP = 0.15  # between the two thresholds, as silero's own iterator has it
 _SPLIT_SETTLE_S = 0.5
-"""How long a point has been the quietest before it is told, so that it is seldom decoded in vain."""
+"""How long a point has been the quietest before it is told: seldom is it decoded in vain."""
 _SPLIT_LEAD_S = 0.5
 """How long before a split its point is settled: as long as a final takes."""
 

@@ -163,6 +163,8 @@ class DecodeKind(StrEnum):
     """The final, should the present pause end the utterance."""
     FINAL = "final"
     """The final of an ended utterance."""
+    LINK = "link"
+    """Whether two speakers are one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,9 +174,9 @@ class DecodeRequest:
     request_id: int
     """Counts from 1."""
     utterance_id: int
-    """The utterance it is for."""
+    """The utterance it is for; 0 for none."""
     kind: DecodeKind
-    """Finals and eager finals come before refreshes."""
+    """Finals and eager finals come before the others."""
     windows: tuple[AudioWindow, ...]
     """The audio on the 30 s grid: context, then the utterance."""
     forced: tuple[int, ...]

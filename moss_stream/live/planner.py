@@ -7,7 +7,8 @@ Each open utterance has at most one request out:
     long      between refreshes, the eager final of what ends where it will probably be split
     ended     the final, unless the eager one covers the same samples; tried again if that may help
 
-With a context, utterances are decoded in order: each waits for the final of the one before.
+With a context, utterances are decoded in order: each waits for the final of the one before, and
+until its speakers are compared with those known.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from moss_stream.live.events import (
     SessionWarning,
 )
 from moss_stream.live.ledger import Ledger, Outcome
+from moss_stream.live.linker import Linker
 from moss_stream.live.render import final_event, hypothesis_event
 from moss_stream.live.text import TextCodec
 from moss_stream.live.timeline import Span
@@ -74,6 +76,8 @@ class Planner:
         self._context = context
         self._ledger = ledger
         self._read = read
+        self.linker = Linker(config, codec, context.speakers)
+        """Compares speakers, which the utterances after a new one wait for."""
         self._open: list[Utterance] = []
         self._num_requests = 0
         self.load = 1.0
@@ -107,8 +111,10 @@ class Planner:
 
     def plan(self, now: Now) -> list[Output]:
         """Give out the finals that are there and the requests that are due."""
-        outputs: list[Output] = []
+        outputs = self.linker.plan(self._new_request_id, now.now_s)
         for utterance in list(self._open):
+            if self.linker.is_busy and not utterance.is_placed:
+                break  # what precedes it is not known before all its speakers are
             self._place(utterance, outputs)
             if utterance.end_at is not None:
                 self._plan_final(utterance, utterance.end_at, now, outputs)
@@ -120,7 +126,7 @@ class Planner:
                 self._plan_refresh(utterance, now, outputs)
             if self._context.is_kept and utterance in self._open:
                 break
-        return outputs
+        return outputs + self.linker.plan(self._new_request_id, now.now_s)
 
     def asker(self, request_id: int) -> Utterance | None:
         """The utterance that waits for a request; None if it does not any more."""
@@ -234,7 +240,8 @@ class Planner:
         final, is_whole = final_event(utterance, answer, self._codec.decode, context.name)
         if is_whole:
             span = Span(utterance.start_at, answer.end_at)
-            context.add(utterance.base, span, answer.token_ids, final.segments, self._read)
+            new = context.add(utterance.base, span, answer.token_ids, final.segments, self._read)
+            self.linker.suspect(new)
         else:
             context.spoil()
         self._ledger.resolve(utterance.id, Outcome.TRANSCRIPT)
@@ -263,10 +270,9 @@ class Planner:
         # Committed text is known to a refresh. A final decides everything anew, so that it equals
         # the offline transcript of its samples.
         known = utterance.policy.committed if kind is DecodeKind.REFRESH else ()
-        self._num_requests += 1
         utterance.is_request_started = False
         utterance.request = DecodeRequest(
-            request_id=self._num_requests,
+            request_id=self._new_request_id(),
             utterance_id=utterance.id,
             kind=kind,
             windows=utterance.base.windows(self._read(utterance.start_at, end_at)),
@@ -277,6 +283,10 @@ class Planner:
             deadline_s=deadline_s,
         )
         return utterance.request
+
+    def _new_request_id(self) -> int:
+        self._num_requests += 1
+        return self._num_requests
 
     def _cancel(self, utterance: Utterance) -> list[Output]:
         if utterance.request is None:

@@ -226,6 +226,8 @@ class LiveSession:
         Raises:
             StateError: The output does not begin with the tokens that were forced.
         """
+        if self._planner.linker.is_asked(request_id):
+            return self._planner.linker.answer(token_ids) + self._plan(now_s)
         utterance = self._planner.asker(request_id)
         if utterance is None or utterance.request is None:
             return []
@@ -246,6 +248,8 @@ class LiveSession:
 
         A final that failed for a reason that may pass is tried again after a while, by `tick`.
         """
+        if self._planner.linker.is_asked(request_id):
+            return self._planner.linker.fail(error, now_s) + self._plan(now_s)
         utterance = self._planner.asker(request_id)
         if utterance is None:
             return []
@@ -319,7 +323,8 @@ class LiveSession:
         outputs = self._planner.plan(self._now(now_s))
         needed_at = min(self._planner.oldest_at, self._endpointer.quiet_until, self.examined_at)
         self._buffer.drop_before(int(needed_at))
-        if self._has_ended and not self._is_finished and math.isinf(self._planner.oldest_at):
+        is_done = math.isinf(self._planner.oldest_at) and not self._planner.linker.is_busy
+        if self._has_ended and not self._is_finished and is_done:
             self._is_finished = True
             outputs.append(Finished(self.received_at))
         return outputs

@@ -52,7 +52,8 @@ class SpeakerBook:
         self._next_number = 1
         self._given: set[str] = set()  # all names but those merged into others
         self._names: dict[str, str] = {}  # label since the origin -> name
-        self._snippets: dict[str, Snippet] = {}  # name -> snippet, the last heard speaker last
+        self.snippets: dict[str, Snippet] = {}
+        """By name, the last heard speaker last."""
 
     def peek(self, label: str) -> str:
         """The name behind a label, without learning a new one: for text that may change."""
@@ -71,17 +72,21 @@ class SpeakerBook:
 
     def learn(
         self, segments: Sequence[Segment], read: Callable[[int, int], npt.NDArray[np.float32]]
-    ) -> None:
+    ) -> list[str]:
         """Look for better snippets in final segments.
 
         Args:
             segments: Of one utterance, with names and session times.
             read: Copies the samples between two positions; asked only for parts of segments.
+
+        Returns:
+            Speakers that have their first snippet by now.
         """
+        before = frozenset(self.snippets)
         for segment in segments:
             if not segment.speaker:
                 continue
-            known = self._snippets.pop(segment.speaker, None)
+            known = self.snippets.pop(segment.speaker, None)
             if self._is_clean(segment, segments):
                 span = Span(
                     round(segment.start_s * SAMPLE_RATE_HZ), round(segment.end_s * SAMPLE_RATE_HZ)
@@ -89,9 +94,10 @@ class SpeakerBook:
                 if known is None or len(span) > len(known.span):
                     known = Snippet(span, segment.text, read(span.start_at, span.end_at))
             if known is not None:
-                self._snippets[segment.speaker] = known
-        while len(self._snippets) > self._max_speakers:
-            self._snippets.pop(next(iter(self._snippets)))
+                self.snippets[segment.speaker] = known
+        while len(self.snippets) > self._max_speakers:
+            self.snippets.pop(next(iter(self.snippets)))
+        return [name for name in self.snippets if name not in before]
 
     def restart(self) -> tuple[tuple[str, Snippet], ...]:
         """Begin a new origin behind the known snippets.
@@ -99,9 +105,9 @@ class SpeakerBook:
         Returns:
             Label and snippet of each speaker carried over, in the order they are to be laid.
         """
-        carried = sorted(self._snippets, key=lambda name: (len(name), name))
+        carried = sorted(self.snippets, key=lambda name: (len(name), name))
         self._names = {speaker_label(i): name for i, name in enumerate(carried, start=1)}
-        return tuple((label, self._snippets[name]) for label, name in self._names.items())
+        return tuple((label, self.snippets[name]) for label, name in self._names.items())
 
     def merge(self, duplicate: str, into: str) -> None:
         """Take two names for one speaker from now on.
@@ -119,9 +125,9 @@ class SpeakerBook:
         self._names = {
             label: into if name == duplicate else name for label, name in self._names.items()
         }
-        snippet = self._snippets.pop(duplicate, None)
+        snippet = self.snippets.pop(duplicate, None)
         if snippet is not None:
-            self._snippets.setdefault(into, snippet)
+            self.snippets.setdefault(into, snippet)
 
     def known(self) -> frozenset[str]:
         """Names the current labels stand for."""

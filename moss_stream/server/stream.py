@@ -284,11 +284,11 @@ def live_request(
             f"{len(prompt.ids)} prompt tokens and {len(asked.forced)} known ones leave no room of "
             f"{max_tokens}"
         )
-    is_refresh = asked.kind is DecodeKind.REFRESH
+    is_final = asked.kind in (DecodeKind.EAGER, DecodeKind.FINAL)
     # A final may write as much as the same audio in a file. A refresh that runs away only holds
     # up those after it.
     own = _REFRESH_TOKENS + math.ceil(_REFRESH_TOKENS_PER_S * asked.new_audio_s)
-    budget = len(asked.forced) + (own if is_refresh else output_budget(asked.new_audio_s))
+    budget = len(asked.forced) + (output_budget(asked.new_audio_s) if is_final else own)
     return Request(
         prompt=prompt,
         windows=windows,
@@ -297,9 +297,10 @@ def live_request(
         markup_ids=model.tokenizer.markup_ids,
         forced=asked.forced,
         draft=asked.draft,
-        priority=Priority.PARTIAL if is_refresh else Priority.FINAL,
+        priority=Priority.FINAL if is_final else Priority.PARTIAL,
         deadline_s=asked.deadline_s,
-        stream_id=stream_id,
+        # A newer refresh takes the place of a waiting one of its stream, not of this.
+        stream_id=None if asked.kind is DecodeKind.LINK else stream_id,
     )
 
 

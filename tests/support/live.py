@@ -163,7 +163,9 @@ class World:
                 if error is not None:
                     self.take(self.session.failed(request.request_id, error, self.now_s))
                     continue
-                ids = self.decoder.ids(request, self._base[request.utterance_id])
+                is_link = request.kind is DecodeKind.LINK
+                base = len(request.forced) if is_link else self._base[request.utterance_id]
+                ids = self.decoder.ids(request, base)
                 self.take(self.session.hypothesis(request.request_id, ids, self.now_s))
 
     def examine(self, batch: int = 1 << 30) -> None:
