@@ -190,14 +190,14 @@ class Endpointer:
                     return ()
                 return self._confirm(frame_end)
             case _State.SPEAKING:
-                self._recent.append((frame_at, probability))
+                self._remember(frame_at, frame_end, probability)
                 if probability >= self._exit_threshold:
                     return self._split_if_long(frame_end)
                 self._state, self._quiet_at = _State.STOPPING, frame_at
                 self._pause_told, self._hint = False, Hint.NONE
                 return self._silence(frame_end)
             case _State.STOPPING:
-                self._recent.append((frame_at, probability))
+                self._remember(frame_at, frame_end, probability)
                 if probability < self._threshold:
                     return self._silence(frame_end)
                 self._state = _State.SPEAKING
@@ -260,6 +260,12 @@ class Endpointer:
             events.append(Endpoint(self._quiet_at, end_at, is_split=False))
             self.reset(end_at)
         return events
+
+    def _remember(self, frame_at: int, frame_end: int, probability: float) -> None:
+        if (
+            frame_end - frame_at == VAD_FRAME_SAMPLES
+        ):  # nothing is split in the last bit of a stream
+            self._recent.append((frame_at, probability))
 
     def _split_if_long(self, frame_end: int) -> Sequence[EndpointEvent]:
         limit_at = self._start_at + self._max_utterance

@@ -148,6 +148,8 @@ class Planner:
         if not utterance.policy.observe(answer.token_ids, timeline.duration_s):
             return []  # an eager final, which decides all anew, contradicts what is committed
         utterance.revision += 1
+        # What is shown goes further than the last refresh after a pause: nothing less is shown.
+        utterance.covered_at = max(utterance.covered_at, request.end_at)
         lag = now.received_at - request.end_at
         return [
             hypothesis_event(utterance, request.end_at, lag, self._codec.decode, self._context.peek)

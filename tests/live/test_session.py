@@ -158,36 +158,6 @@ def test_final_decides_committed_text_anew_and_says_so() -> None:
     assert set(final.text.split()) == {"other"}
 
 
-def test_long_speech_is_split_without_losing_a_sample() -> None:
-    words = [word for i in range(30) for word in say(1.0 + 1.8 * i, "a b c d e f")]
-    w = world(words)
-    w.feed_until(57)
-    w.finish()
-    stops = w.all(SpeechStopped)
-    assert [stop.is_split for stop in stops] == [True, False]
-    assert stops[1].start_at == stops[0].end_at
-    assert stops[0].end_at - stops[0].start_at <= AGENT.max_utterance_s * 16000
-    assert len(w.all(Final)) == 2
-
-
-def test_final_of_speech_that_is_split_is_ready_when_it_is() -> None:
-    words = [word for i in range(20) for word in say(1.0 + 1.9 * i, "a b c d e f")]
-    w = world(words, latency_s=lambda: 0.2)
-    w.feed_until(36)
-    split = w.all(SpeechStopped)[0]
-    final = w.all(Final)[0]
-    assert split.is_split
-    at = w.events.index(split)
-    assert w.events[at + 1 : at + 3].count(final) == 1
-    assert not [r for r in w.of_kind(DecodeKind.FINAL) if r.utterance_id == 1]
-    assert [r.end_at for r in w.of_kind(DecodeKind.EAGER) if r.utterance_id == 1] == [split.end_at]
-    # What was decoded in advance ends before what is on the screen, and takes nothing away.
-    shown = [h.end_at for h in w.all(Hypothesis) if h.utterance_id == 1]
-    assert shown == sorted(shown)
-    w.finish()
-    assert tiles(w.session)
-
-
 def test_agent_decodes_each_utterance_alone_and_at_once() -> None:
     words = say(1.0, "one two.") + say(4.0, "three four.")
     w = world(words, latency_s=lambda: 3.0)
