@@ -73,18 +73,20 @@ class Absent:
     """
 
     def __init__(self, registry: Registry, entry: Entry[Any]) -> None:
-        self._log = entry.session.log
+        self._registry = registry
+        self._entry = entry
         self._task = asyncio.create_task(self._read())
-        self._task.add_done_callback(lambda _: registry.detach(entry, self, may_return=False))
 
     async def leave(self, close: Close) -> None:
-        """See `Carrier`."""
+        """See `Carrier`. Whoever asks takes over."""
         self._task.cancel()
         await asyncio.wait({self._task})
 
     async def _read(self) -> None:
-        while await self._log.next() is not None:
-            self._log.sent()
+        log = self._entry.session.log
+        while await log.next() is not None:
+            log.sent()
+        self._registry.detach(self._entry, self, may_return=False)
 
 
 class Registry:
@@ -149,8 +151,10 @@ class Registry:
     async def attach(self, entry: Entry[Any], carrier: Carrier) -> bool:
         """Give a session to a socket, away from any other; False if it is over meanwhile."""
         async with entry.moved:
-            if entry.carrier is not None:
-                await entry.carrier.leave(TAKEN_OVER)
+            left = None
+            while entry.carrier not in (None, left):  # one may leave while the server stops
+                left = entry.carrier
+                await left.leave(TAKEN_OVER)
             if entry.session.identity.resume_token not in self._entries:
                 return False
             if entry.expiry is not None:
@@ -170,6 +174,9 @@ class Registry:
         if entry.carrier is not carrier:
             return
         entry.carrier = None
+        if self.is_draining and may_return and not entry.is_over:
+            entry.carrier = Absent(self, entry)
+            return
         wait_s = self._config.grace_s
         if may_return and wait_s > 0 and not self.is_draining:
             loop = asyncio.get_running_loop()

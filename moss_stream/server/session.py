@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moss_stream.audio.resample import MODEL_RATE_HZ
-from moss_stream.errors import ClientError, ConfigError, InvalidMessage, TooSlow
+from moss_stream.errors import ClientError, ConfigError, InvalidMessage, OutOfOrder, TooSlow
 from moss_stream.live.events import Event, Finished
 from moss_stream.server.audio_input import AudioInput, InputMeter
 from moss_stream.server.config import ServerConfig
@@ -202,15 +202,23 @@ class Session:
                 self._stream.merge_speakers(command.speaker, command.into)
 
     async def _append(self, data: bytes) -> None:
-        """Feed audio in pieces, each when there is room for it."""
+        """Feed audio in pieces, each when there is room for it.
+
+        Raises:
+            OutOfOrder: The client has said that there is no more.
+        """
+        if self._is_finishing and self.close is NORMAL:
+            raise OutOfOrder("audio came after the end of the stream")
         num_new = len(data) // self._input.encoding.sample_bytes
-        self.arriving((self._input.num_samples + num_new) / self._input.rate_hz)
+        if num_new and not self._is_finishing:
+            self.arriving((self._input.num_samples + num_new) / self._input.rate_hz)
         view = memoryview(data)
         for start in range(0, len(data), self._input.piece_bytes):
             if start:
                 await asyncio.sleep(0)  # others get their turn
             await self._stream.room(2 * MODEL_RATE_HZ)  # a piece and what the filter held back
-            if self._has_ended:
+            # What comes after the server has ended the audio is not counted as received.
+            if self._is_finishing or self._has_ended:
                 return
             before = self._input.num_samples
             samples = self._input.feed(bytes(view[start : start + self._input.piece_bytes]))

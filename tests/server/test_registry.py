@@ -5,11 +5,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from support.live import CODEC
+from support.hub import IdleHub
 
 from moss_stream.errors import EngineStopped, TooManyStreams
 from moss_stream.server.config import ServerConfig
-from moss_stream.server.metrics import Metrics
 from moss_stream.server.protocols.settings import Settings
 from moss_stream.server.registry import RESTARTING, TAKEN_OVER, Entry, Registry
 from moss_stream.server.session import NORMAL, Close
@@ -29,31 +28,6 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         self.skipped_s += seconds
         for _ in range(10):
             await asyncio.sleep(0)
-
-
-class IdleHub:
-    """Scores and decodes nothing."""
-
-    codec = CODEC
-
-    def __init__(self) -> None:
-        self.metrics = Metrics()
-        self.streams: list[Any] = []
-
-    def add(self, stream: Any) -> None:
-        self.streams.append(stream)
-
-    def remove(self, stream: Any) -> None:
-        self.streams.remove(stream)
-
-    def notice(self, stream: Any) -> None:
-        pass
-
-    def examine(self) -> None:
-        """Find silence in everything received."""
-        for stream in list(self.streams):
-            batch = stream.pending_frames()
-            stream.scored(batch.first_frame, [0.0] * len(batch.samples))
 
 
 class Socket:
@@ -93,6 +67,15 @@ class House:
         entry.session.finish(NORMAL)
         self.hub.examine()
         assert entry.session.log.is_complete
+
+
+async def drained(entry: Entry) -> list[str]:
+    """All events of a session that is over."""
+    log, texts = entry.session.log, []
+    while (text := await log.next()) is not None:
+        texts.append(text)
+        log.sent()
+    return texts
 
 
 def play(story: Callable[[JumpingLoop], Awaitable[None]]) -> None:
@@ -242,6 +225,63 @@ def test_drain_gets_the_last_text_of_a_session_whose_client_is_away() -> None:
         assert waiting.session.log.is_complete
         await draining
         assert not house.knows(waiting)
+
+    play(story)
+
+
+def test_client_that_was_away_comes_back_for_its_text_while_the_server_stops() -> None:
+    async def story(loop: JumpingLoop) -> None:
+        house = House(drain_s=20)
+        entry, away = await house.enter()
+        await entry.session.take(bytes(48_000))
+        house.registry.detach(entry, away, may_return=True)
+        draining = asyncio.create_task(house.registry.drain())
+        await loop.skip(1)
+        socket = await house.attach(entry)
+        await loop.skip(1)
+        assert house.knows(entry)
+        house.hub.examine()
+        assert entry.session.log.is_complete
+        house.registry.detach(entry, socket, may_return=True)
+        await draining
+
+    play(story)
+
+
+def test_session_whose_socket_is_lost_while_the_server_stops_gets_its_text() -> None:
+    async def story(loop: JumpingLoop) -> None:
+        house = House(drain_s=20)
+        entry, socket = await house.enter()
+        await entry.session.take(bytes(48_000))
+        draining = asyncio.create_task(house.registry.drain())
+        await loop.skip(1)
+        house.registry.detach(entry, socket, may_return=True)
+        await loop.skip(1)
+        assert house.knows(entry)
+        house.hub.examine()
+        await draining
+        assert not house.knows(entry)
+
+    play(story)
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_session_taken_over_as_the_server_stops_has_one_reader(steps: int) -> None:
+    async def story(loop: JumpingLoop) -> None:
+        house = House(drain_s=20)
+        entry, _ = await house.enter()
+        await entry.session.take(bytes(48_000))
+        taking_over = asyncio.create_task(house.attach(entry))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        draining = asyncio.create_task(house.registry.drain())
+        socket = await taking_over
+        await loop.skip(1)
+        assert entry.carrier is socket
+        house.hub.examine()
+        assert len(await drained(entry)) == entry.session.log.last
+        house.registry.detach(entry, socket, may_return=True)
+        await draining
 
     play(story)
 
