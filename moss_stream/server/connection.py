@@ -15,6 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from moss_stream.errors import MossStreamError, TooSlow
 from moss_stream.server.config import ServerConfig
 from moss_stream.server.event_log import EventLog
+from moss_stream.server.inbox import Inbox
 from moss_stream.server.protocols.commands import Identity
 from moss_stream.server.session import BROKEN, Close
 
@@ -23,6 +24,9 @@ logger = logging.getLogger(__name__)
 GONE = Close(1006)
 """The client is not there any more: there is nothing to close."""
 _CLOSE_TIMEOUT_S = 2.0
+_READ_AHEAD = 1 << 20
+"""Bytes of messages read while others wait for room: behind more than that a client that leaves is
+not noticed."""
 _LAST_WORDS_S = 1.0
 """How long what a client sent before it left may take to be carried out."""
 _MAX_REASON_BYTES = 120
@@ -72,8 +76,7 @@ class Connection:
         self._websocket = websocket
         self._session = session
         self._config = config
-        self._inbox: asyncio.Queue[str | bytes] = asyncio.Queue(1)
-        self._is_taking = False
+        self._inbox = Inbox(_READ_AHEAD)
         self._asked_to_leave: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
         self._has_left = asyncio.Event()
 
@@ -115,14 +118,14 @@ class Connection:
                 async with asyncio.timeout(self._session.idle_timeout_s):
                     message = await self._websocket.receive()
             except TimeoutError:
-                close = None if self._is_taking else self._session.idle()
+                close = self._session.idle() if self._inbox.is_empty else None
                 if close is not None:
                     return close
                 continue
             if message["type"] == "websocket.disconnect":
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_LAST_WORDS_S):
-                        await self._inbox.join()
+                        await self._inbox.emptied()
                 code = message.get("code") or GONE.code
                 return Close(code, may_return=code != 1000)
             data = message.get("bytes")
@@ -130,11 +133,7 @@ class Connection:
 
     async def _take(self) -> NoReturn:
         while True:
-            message = await self._inbox.get()
-            self._is_taking = True
-            await self._session.take(message)
-            self._is_taking = False
-            self._inbox.task_done()
+            await self._session.take(await self._inbox.get())
 
     async def _send(self, first: str) -> Close:
         log = self._session.log

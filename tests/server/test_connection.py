@@ -56,10 +56,11 @@ def play(story: Callable[[PlayedSocket, PlayedSession, asyncio.Task], Awaitable[
     asyncio.run(bounded())
 
 
-def test_client_that_vanishes_while_its_message_waits_is_noticed() -> None:
+def test_client_that_vanishes_while_its_messages_wait_is_noticed() -> None:
     async def story(socket: PlayedSocket, session: PlayedSession, carrying: asyncio.Task) -> None:
         session.idle_timeout_s = 60
-        socket.say("waits for ever")
+        for _ in range(50):
+            socket.say("waits for ever")
         socket.vanish()
         assert (await carrying).code == 1006
         assert session.taken == []
@@ -75,6 +76,21 @@ def test_what_was_sent_before_leaving_is_taken() -> None:
         socket.vanish()
         assert (await carrying).may_return
         assert session.taken == list("abcde")
+
+    play(story)
+
+
+def test_no_more_is_read_than_may_wait() -> None:
+    async def story(socket: PlayedSocket, session: PlayedSession, carrying: asyncio.Task) -> None:
+        session.idle_timeout_s = 60
+        for _ in range(20):
+            socket.say("x" * 300_000)
+        await asyncio.sleep(0.05)
+        assert socket.arriving.qsize() >= 14
+        session.has_room.set()
+        socket.vanish()
+        await carrying
+        assert len(session.taken) == 20
 
     play(story)
 
