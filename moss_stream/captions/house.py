@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from moss_stream.captions.open_room import OpenRoom
-from moss_stream.captions.room import Room
 from moss_stream.captions.store import RoomRecord, Store
 from moss_stream.captions.viewers import DELETED, RESTARTING
 from moss_stream.errors import (
@@ -123,18 +122,25 @@ class House:
             raise EngineStopped("the server is restarting")
         if not _ROOM_ID.fullmatch(room_id):  # databases differ in what they take for a string
             raise _not_found(room_id)
+        opened = self._open.get(room_id)
+        if opened is None or opened.is_closed:
+            opened = await self._load(room_id)
+        opened.users += 1
+        return opened
+
+    async def _load(self, room_id: str) -> OpenRoom:
         async with self._loading:
             opened = self._open.get(room_id)
-            if opened is None or opened.is_closed:
-                stored = await self._store.load(room_id)
-                if stored is None:
-                    raise _not_found(room_id)
-                record, changes = stored
-                room = await asyncio.to_thread(Room, changes)
-                opened = OpenRoom(record, room, self._store, self.rules.max_waiting)
-                self._open[room_id] = opened
-            opened.users += 1
-        return opened
+            if opened is not None and not opened.is_closed:
+                return opened
+            stored = await self._store.load(room_id)
+            if stored is None:
+                raise _not_found(room_id)
+            if self._is_draining:  # begun meanwhile, and nobody sends its viewers home
+                raise EngineStopped("the server is restarting")
+            opened = OpenRoom(*stored, self._store, self.rules.max_waiting)
+            self._open[room_id] = opened
+            return opened
 
     def leave(self, opened: OpenRoom) -> None:
         """Do not hold a room open any more."""

@@ -37,7 +37,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 
-from moss_stream.captions.room import Change
+from moss_stream.captions.room import Change, Room
 from moss_stream.errors import CapacityError, ConfigError, StorageError
 
 T = TypeVar("T")
@@ -112,8 +112,8 @@ class Store:
         """
         await self._run(_create, room, max_rooms)
 
-    async def load(self, room_id: str) -> tuple[RoomRecord, list[Change]] | None:
-        """A room with all its changes; None if there is none.
+    async def load(self, room_id: str) -> tuple[RoomRecord, Room] | None:
+        """A room as all its changes have made it; None if there is none.
 
         Raises:
             StorageError: The database fails.
@@ -206,12 +206,12 @@ def _create(connection: Connection, room: RoomRecord, max_rooms: int) -> None:
     )
 
 
-def _load(connection: Connection, room_id: str) -> tuple[RoomRecord, list[Change]] | None:
+def _load(connection: Connection, room_id: str) -> tuple[RoomRecord, Room] | None:
     row = connection.execute(select(ROOMS).where(ROOMS.c.id == room_id)).one_or_none()
     if row is None:
         return None
     record = RoomRecord(row.id, row.title, row.publish_digest, row.view_digest, row.created_s)
-    return record, _changes(connection, room_id, 1)
+    return record, Room(_changes(connection, room_id, 1))
 
 
 def _changes(connection: Connection, room_id: str, first: int) -> list[Change]:

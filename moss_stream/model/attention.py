@@ -137,7 +137,7 @@ class CpuAttention:
             self._rows.append((row, _parts(runs, size)))
             heads, _, room, width = self._wide.shape
             if min(size, length) > room:
-                self._wide = self._wide.new_empty((heads, 2, 2 * length, width))
+                self._wide = self._wide.new_empty((heads, 2, 2 * min(size, length), width))
 
     def attend(
         self, layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor

@@ -9,6 +9,9 @@ two threads). So the engine's team is to be the only one.
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +23,8 @@ import torch
 T = TypeVar("T")
 
 
+_INTERRUPTED = 130
+"""Exit code of a process that was interrupted, as shells know it."""
 _lock = threading.Lock()
 
 
@@ -56,6 +61,17 @@ def in_passing(work: Callable[[], T]) -> T:
     thread.start()
     try:
         return outcome.result()
+    except KeyboardInterrupt:
+        atexit.register(_leave, thread)
+        raise
     finally:
         if outcome.done():
             thread.join()
+
+
+def _leave(thread: threading.Thread) -> None:
+    """End the process if `thread` still computes: torch aborts one that Python ends at its exit."""
+    if thread.is_alive():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_INTERRUPTED)

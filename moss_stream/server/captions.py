@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 KEEPALIVE_S: Final = 15.0
 """Longest silence of server-sent events, which proxies take for a dead connection, seconds."""
+EXPORTS: Final = 2
+"""Exports written at the same time: they compete with everybody's captions."""
 LEAVE_S: Final = 10.0
 """How long a viewer that is sent away may take to read what is on its way, seconds: it costs a
 socket, and one that was only slow is told why."""
@@ -56,6 +58,7 @@ class Captions:
         self._house = door.house
         self._authenticator = authenticator
         self._metrics = metrics
+        self._exporting = asyncio.Semaphore(EXPORTS)
 
     def routes(self) -> list[BaseRoute]:
         """Routes below `/v1/rooms` and `/v1/captions`; making a room takes a key of the server."""
@@ -106,7 +109,8 @@ class Captions:
             opened, _ = visited
             await opened.soon_saved()
             write = prepare_export(opened.room, opened.about(), format)
-        body = await asyncio.to_thread(write)
+        async with self._exporting:
+            body = await asyncio.to_thread(write)
         name = f"{opened.record.id}.{format}"
         headers = {"Content-Disposition": f'inline; filename="{name}"', "Cache-Control": "no-store"}
         return Response(body, headers=headers, media_type=MEDIA_TYPES[format])

@@ -318,9 +318,9 @@ async def _delivering(url: httpx.URL | None) -> AsyncIterator[Tell]:
             async with asyncio.timeout(DELIVERY_TIMEOUT_S):
                 await webhook.finish()
                 await delivery
-        except TimeoutError:
-            pass
+        except (TimeoutError, asyncio.CancelledError) as reason:
+            logger.warning("webhook events left undelivered")
+            if not isinstance(reason, TimeoutError):
+                raise
         finally:
-            if not delivery.done():
-                logger.warning("webhook events left undelivered")
-                delivery.cancel()
+            delivery.cancel()

@@ -118,6 +118,29 @@ def test_broken_room_can_be_entered_again_as_it_was_stored() -> None:
     play(story)
 
 
+def test_room_that_is_still_opened_when_the_drain_begins_is_not_entered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(house: House) -> None:
+        room_id = (await house.create()).record.id
+        load, begun, may_end = house._store.load, asyncio.Event(), asyncio.Event()
+
+        async def slow(room_id: str) -> object:
+            begun.set()
+            await may_end.wait()
+            return await load(room_id)
+
+        monkeypatch.setattr(house._store, "load", slow)
+        entering = asyncio.create_task(house.enter(room_id))
+        await begun.wait()
+        await house.drain()
+        may_end.set()
+        with pytest.raises(EngineStopped):
+            await entering
+
+    play(story)
+
+
 def test_drain_stores_and_tells_everything_and_lets_nobody_in() -> None:
     async def story(house: House) -> None:
         room_id = (await house.create()).record.id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -352,6 +353,29 @@ def test_drain_tells_the_rest_of_a_call(backend: Backend, receiver: Receiver) ->
         assert asyncio.run(play(server))[0] == 1012
         receiver.until("stopped")
     assert words(receiver.of("final")) == normal_words(SAID)
+
+
+def test_events_that_cannot_be_delivered_are_logged(
+    server: Running,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(twilio, "DELIVERY_TIMEOUT_S", 0.1)
+    receiver.answers = [503] * 50
+
+    async def play() -> None:
+        call = await dial(server)
+        await call.start(["inbound"], webhook=f"{receiver.url}/calls")
+        await call.stop()
+        await call.close()
+
+    asyncio.run(play())
+    assert server.sessions_end()
+    ends_s = time.monotonic() + PATIENCE_S
+    while "left undelivered" not in caplog.text and time.monotonic() < ends_s:
+        time.sleep(0.01)
+    assert "left undelivered" in caplog.text
 
 
 def test_calls_side_by_side_do_not_mix(server: Running, receiver: Receiver) -> None:
