@@ -28,6 +28,7 @@ class DrainingServer(uvicorn.Server):
 
     def __init__(self, config: ServerConfig, backend: Backend) -> None:
         self.app = create_app(config, backend)
+        logging.getLogger("uvicorn.error").addFilter(_is_true)
         self._drain: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         super().__init__(
@@ -75,6 +76,11 @@ class DrainingServer(uvicorn.Server):
             await self.app.state.house.drain()  # the last finals are told to viewers too
         finally:
             self.should_exit = True
+
+
+def _is_true(record: logging.LogRecord) -> bool:
+    """Whether a message is right: uvicorn takes each refused handshake for a forgotten one."""
+    return "returned without completing handshake" not in record.getMessage()
 
 
 def run(config: ServerConfig, backend: Backend) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 
 import httpx
 import numpy as np
@@ -282,7 +283,9 @@ def test_wrong_query_is_refused_before_the_handshake(server: Running) -> None:
     assert caught.value.response.status_code == 400
 
 
-def test_keys_and_origins_are_checked_before_the_handshake(backend: Backend) -> None:
+def test_keys_and_origins_are_checked_before_the_handshake(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
     async def status(server: Running, **options) -> int:
         try:
             client = await open_client(server, **options)
@@ -305,6 +308,7 @@ def test_keys_and_origins_are_checked_before_the_handshake(backend: Backend) -> 
 
     with running(backend, api_keys=("sesame-sesame",)) as server:
         assert asyncio.run(play(server)) == [401, 401, 403, 101, 101]
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def test_full_server_refuses_before_the_handshake(backend: Backend) -> None:

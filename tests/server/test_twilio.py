@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +35,7 @@ SAID = "The conference will begin when the leader arrives."
 PAUSE = np.zeros(16_000, np.float32)
 QUIET = np.zeros(len(WORDS) + len(PAUSE), np.float32)
 KEY = "a-key-of-the-operator"
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 
 class Call:
@@ -138,6 +142,34 @@ def test_both_sides_of_a_call_are_told(server: Running, receiver: Receiver) -> N
         range(1, len(receiver.events) + 1)
     )
     assert receiver.paths == ["/calls"] * len(receiver.events)
+
+
+def test_call_with_the_parameters_of_the_readme_is_told(
+    backend: Backend, receiver: Receiver
+) -> None:
+    (example,) = re.findall(r"^```xml\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    stream = ElementTree.fromstring(example).find("Start/Stream")
+    parameters = {each.attrib["name"]: each.attrib["value"] for each in stream.iter("Parameter")}
+    tracks = {"both_tracks": ["inbound", "outbound"]}[stream.attrib["track"]]
+    path = parameters["webhook"].removeprefix("https://hooks.example.org")
+    parameters["webhook"] = f"{receiver.url}{path}"  # the rest is as a stranger copies it
+    assert stream.attrib["url"] == "wss://HOST/twilio"
+
+    async def play(server: Running) -> None:
+        call = await dial(server)
+        await call.start(tracks, **parameters)
+        await call.say(inbound=np.concatenate((WORDS, PAUSE)), outbound=QUIET)
+        await call.stop()
+        assert (await call.close())[0] == 1000
+
+    key = parameters["token"]
+    with running(backend, api_keys=(key,), webhook_allow=allowed(receiver)) as server:
+        asyncio.run(play(server))
+        receiver.until("stopped")
+    (final,) = receiver.of("final")
+    assert final["speaker"] == parameters["inbound"]
+    assert words([final]) == normal_words(SAID)
+    assert receiver.paths[0] == path
 
 
 def test_track_that_falls_silent_on_the_wire_is_told_all_the_same(

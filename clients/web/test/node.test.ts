@@ -2,6 +2,7 @@
 
 import { spawn } from "node:child_process";
 import { once } from "node:events";
+import { readFileSync } from "node:fs";
 import type { AddressInfo } from "node:net";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { WebSocketServer, type WebSocket } from "ws";
@@ -58,18 +59,33 @@ const PROGRAM = `
   console.log(JSON.stringify({ reason, srt: render(transcript.segments, "srt") }));
 `;
 
-test("a program in Node gets its captions, across a socket that is cut", async () => {
-  const url = `ws://127.0.0.1:${(listener.address() as AddressInfo).port}/v1/realtime`;
-  const child = spawn(process.execPath, [...FLAGS, "--input-type=module", "--eval", PROGRAM, url], {
+/** Run a program in a Node of its own; what it prints. */
+async function run(program: string, ...args: string[]): Promise<string> {
+  const child = spawn(process.execPath, [...FLAGS, "--input-type=module", "--eval", program, ...args], {
     stdio: ["ignore", "pipe", "inherit"],
   });
   const output: Buffer[] = [];
   child.stdout.on("data", (data: Buffer) => output.push(data));
   const [code] = (await once(child, "close")) as [number];
   expect(code).toBe(0);
-  const { reason, srt } = JSON.parse(Buffer.concat(output).toString()) as { reason: string; srt: string };
+  return Buffer.concat(output).toString();
+}
+
+const address = () => `127.0.0.1:${(listener.address() as AddressInfo).port}`;
+
+test("a program in Node gets its captions, across a socket that is cut", async () => {
+  const output = await run(PROGRAM, `ws://${address()}/v1/realtime`);
+  const { reason, srt } = JSON.parse(output) as { reason: string; srt: string };
   expect(reason).toBe("finished");
   expect(sockets).toHaveLength(2);
   expect(server.sessions.map(({ samples }) => samples.length)).toEqual([7000]);
   expect(srt.match(/-->/g)).toHaveLength(10);
+});
+
+test("the example of the project's README gets its segments", async () => {
+  const readme = readFileSync(new URL("../../../README.md", import.meta.url), "utf-8");
+  const [example, ...others] = [...readme.matchAll(/^```ts\n(.*?)^```$/gms)].map(([, code]) => code ?? "");
+  expect(others).toEqual([]);
+  const output = await run(`const samples = new Int16Array(7000);\n${example?.replace("127.0.0.1:8000", address())}`);
+  expect(output.match(/speaker: /g)?.length).toBeGreaterThan(3);
 });
