@@ -176,7 +176,7 @@ class DecodeRequest:
     utterance_id: int
     """The utterance it is for; 0 for none."""
     kind: DecodeKind
-    """Finals and eager finals come before the others."""
+    """Refreshes come after all others."""
     windows: tuple[AudioWindow, ...]
     """The audio on the 30 s grid: context, then the utterance."""
     forced: tuple[int, ...]

@@ -297,10 +297,10 @@ def live_request(
         markup_ids=model.tokenizer.markup_ids,
         forced=asked.forced,
         draft=asked.draft,
-        priority=Priority.FINAL if is_final else Priority.PARTIAL,
+        # Finals wait for what is asked about speakers.
+        priority=Priority.PARTIAL if asked.kind is DecodeKind.REFRESH else Priority.FINAL,
         deadline_s=asked.deadline_s,
-        # A newer refresh takes the place of a waiting one of its stream, not of this.
-        stream_id=None if asked.kind is DecodeKind.LINK else stream_id,
+        stream_id=stream_id,
     )
 
 
