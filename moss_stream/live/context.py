@@ -138,9 +138,9 @@ class Context:
         """Name of a label in final text; without a context labels are names."""
         return self.speakers.name(label) if self.is_kept else label
 
-    def peek(self, label: str) -> str:
-        """The same for text that may change."""
-        return self.speakers.peek(label) if self.is_kept else label
+    def peeker(self) -> Callable[[str], str]:
+        """The same for the labels of one text that may change."""
+        return self.speakers.peeker() if self.is_kept else lambda label: label
 
 
 def anchored(snippets: Iterable[tuple[str, Snippet]], codec: TextCodec) -> Base:

@@ -14,15 +14,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from moss_stream.errors import MossStreamError
+from moss_stream.errors import CapacityError, MossStreamError
 from moss_stream.live.config import LiveConfig, to_seconds
 from moss_stream.live.context import anchored
 from moss_stream.live.events import DecodeKind, DecodeRequest, Output, Relabel, SessionWarning
-from moss_stream.live.speakers import SpeakerBook, speaker_label
+from moss_stream.live.speakers import SpeakerBook, age, speaker_label
 from moss_stream.live.text import TextCodec
 from moss_stream.transcript.markup import parse_markup, write_markup
 from moss_stream.types import Segment
 
+MAX_ATTEMPTS = 3
+"""Times a question is asked when it fails."""
 _LABEL = speaker_label(1)
 _WANTED_S = 1.0
 """When an answer is wanted: what comes after it waits."""
@@ -94,20 +96,26 @@ class Linker:
         if not pair.is_confirming:
             pair.is_confirming = True
             return []
-        self._speakers.merge(pair.new, pair.known)
         self._pairs.popleft()
-        return [Relabel(pair.new, pair.known)]
+        into, duplicate = sorted((pair.known, pair.new), key=age)
+        self._speakers.merge(duplicate, into)
+        return [Relabel(duplicate, into)]
 
     def fail(self, error: MossStreamError, now_s: float) -> list[Output]:
-        """Take the failure of the question that is out; it is asked again if that may help."""
+        """Take the failure of the question that is out.
+
+        It is asked again if that may help. But speech waits for what can be done without: after few
+        failures, or when the engine has no room, nobody is compared any more.
+        """
         self._take_forced()
         pair = self._pairs[0]
         pair.attempts += 1
-        if error.retryable and pair.attempts < self._config.max_attempts:
+        may_help = error.retryable and not isinstance(error, CapacityError)
+        if may_help and pair.attempts < MAX_ATTEMPTS:
             pair.retry_at_s = now_s + self._config.retry_delay_s * pair.attempts
             return []
-        self._pairs.popleft()
-        message = f"{pair.new} was not compared with {pair.known}: {error.code}"
+        self._pairs.clear()
+        message = f"{pair.new} was not compared with those known: {error.code}"
         return [SessionWarning("speaker_not_compared", message, None)]
 
     def _are_here(self, pair: _Pair) -> bool:

@@ -152,7 +152,9 @@ class Planner:
         utterance.covered_at = max(utterance.covered_at, request.end_at)
         lag = now.received_at - request.end_at
         return [
-            hypothesis_event(utterance, request.end_at, lag, self._codec.decode, self._context.peek)
+            hypothesis_event(
+                utterance, request.end_at, lag, self._codec.decode, self._context.peeker()
+            )
         ]
 
     def fail(self, utterance: Utterance, error: MossStreamError, now: Now) -> list[Output]:

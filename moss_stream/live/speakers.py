@@ -26,6 +26,11 @@ def speaker_label(number: int) -> str:
     return f"S{number:02d}"
 
 
+def age(name: str) -> tuple[int, str]:
+    """Sorts names by when they were given."""
+    return len(name), name
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Snippet:
     """A few seconds in which one known speaker alone says known words."""
@@ -43,7 +48,8 @@ class SpeakerBook:
 
     Args:
         max_snippet_s: Longest snippet, seconds.
-        max_speakers: Most speakers that keep a snippet; those silent for longest lose theirs.
+        max_speakers: Most speakers that are carried over to a new origin, the last heard ones.
+            Twice as many keep a snippet, so that they are known when they come back.
     """
 
     def __init__(self, max_snippet_s: float, max_speakers: int) -> None:
@@ -51,22 +57,29 @@ class SpeakerBook:
         self._max_speakers = max_speakers
         self._next_number = 1
         self._given: set[str] = set()  # all names but those merged into others
+        self._learned: set[str] = set()  # names that have had a snippet
         self._names: dict[str, str] = {}  # label since the origin -> name
         self.snippets: dict[str, Snippet] = {}
         """By name, the last heard speaker last."""
 
-    def peek(self, label: str) -> str:
-        """The name behind a label, without learning a new one: for text that may change."""
-        if not label or label in self._names:
-            return self._names.get(label, label)
-        return self._new_name(label)[0]
+    def peeker(self) -> Callable[[str], str]:
+        """Names behind the labels of one text that may change, without learning new ones."""
+        names, next_number = dict(self._names), self._next_number
+
+        def peek(label: str) -> str:
+            nonlocal next_number
+            if label and label not in names:
+                names[label], next_number = _new_name(label, next_number)
+            return names.get(label, label)
+
+        return peek
 
     def name(self, label: str) -> str:
         """The name behind a label since the last origin; a new label is a new speaker."""
         if not label:
             return label
         if label not in self._names:
-            self._names[label], self._next_number = self._new_name(label)
+            self._names[label], self._next_number = _new_name(label, self._next_number)
             self._given.add(self._names[label])
         return self._names[label]
 
@@ -80,9 +93,11 @@ class SpeakerBook:
             read: Copies the samples between two positions; asked only for parts of segments.
 
         Returns:
-            Speakers that have their first snippet by now.
+            Speakers who have their first snippet by now.
         """
-        before = frozenset(self.snippets)
+        # Before, so that who comes back can still be compared with whom this would make room for.
+        while len(self.snippets) > 2 * self._max_speakers:
+            self.snippets.pop(next(iter(self.snippets)))
         for segment in segments:
             if not segment.speaker:
                 continue
@@ -95,9 +110,9 @@ class SpeakerBook:
                     known = Snippet(span, segment.text, read(span.start_at, span.end_at))
             if known is not None:
                 self.snippets[segment.speaker] = known
-        while len(self.snippets) > self._max_speakers:
-            self.snippets.pop(next(iter(self.snippets)))
-        return [name for name in self.snippets if name not in before]
+        new = [name for name in self.snippets if name not in self._learned]
+        self._learned.update(new)
+        return new
 
     def restart(self) -> tuple[tuple[str, Snippet], ...]:
         """Begin a new origin behind the known snippets.
@@ -105,7 +120,8 @@ class SpeakerBook:
         Returns:
             Label and snippet of each speaker carried over, in the order they are to be laid.
         """
-        carried = sorted(self.snippets, key=lambda name: (len(name), name))
+        heard = list(self.snippets)[max(0, len(self.snippets) - self._max_speakers) :]
+        carried = sorted(heard, key=age)
         self._names = {speaker_label(i): name for i, name in enumerate(carried, start=1)}
         return tuple((label, self.snippets[name]) for label, name in self._names.items())
 
@@ -125,20 +141,16 @@ class SpeakerBook:
         self._names = {
             label: into if name == duplicate else name for label, name in self._names.items()
         }
+        heard = list(self.snippets)
         snippet = self.snippets.pop(duplicate, None)
-        if snippet is not None:
-            self.snippets.setdefault(into, snippet)
+        if snippet is None:
+            return
+        if into not in self.snippets or heard.index(into) < heard.index(duplicate):
+            self.snippets[into] = self.snippets.pop(into, snippet)
 
     def known(self) -> frozenset[str]:
         """Names the current labels stand for."""
         return frozenset(self._names.values())
-
-    def _new_name(self, label: str) -> tuple[str, int]:
-        """A name nobody has, the label itself if possible, and the number after it."""
-        number = self._next_number
-        if label[1:].isdecimal():
-            number = max(number, int(label[1:]))
-        return speaker_label(number), number + 1
 
     def _is_clean(self, segment: Segment, others: Sequence[Segment]) -> bool:
         duration_s = segment.end_s - segment.start_s
@@ -152,3 +164,11 @@ class SpeakerBook:
                 for other in others
             )
         )
+
+
+def _new_name(label: str, next_number: int) -> tuple[str, int]:
+    """A name nobody has, the label itself if possible, and the number after it."""
+    number = next_number
+    if label[1:].isdecimal():
+        number = max(number, int(label[1:]))
+    return speaker_label(number), number + 1

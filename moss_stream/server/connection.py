@@ -27,6 +27,8 @@ _CLOSE_TIMEOUT_S = 2.0
 _READ_AHEAD = 1 << 20
 """Bytes of messages read while others wait for room: behind more than that a client that leaves is
 not noticed."""
+_TURN = 16
+"""Messages that are carried out in one go."""
 _LAST_WORDS_S = 1.0
 """How long what a client sent before it left may take to be carried out."""
 _MAX_REASON_BYTES = 120
@@ -133,7 +135,9 @@ class Connection:
 
     async def _take(self) -> NoReturn:
         while True:
-            await self._session.take(await self._inbox.get())
+            for _ in range(_TURN):
+                await self._session.take(await self._inbox.get())
+            await asyncio.sleep(0)  # others get their turn, however much waits
 
     async def _send(self, first: str) -> Close:
         log = self._session.log

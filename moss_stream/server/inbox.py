@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+OVERHEAD = 64
+"""What a message takes besides its text, so that empty ones have a limit too."""
+
 
 class Inbox:
     """A queue for one writer and one reader.
@@ -28,7 +31,7 @@ class Inbox:
     async def put(self, message: str | bytes) -> None:
         """Add a message; then wait while there are too many."""
         self._messages.append(message)
-        self._size += len(message)
+        self._size += len(message) + OVERHEAD
         self._changed.set()
         while self._size > self._max_size:
             await self._change()
@@ -41,7 +44,7 @@ class Inbox:
             await self._change()
         self._is_taking = True
         message = self._messages.popleft()
-        self._size -= len(message)
+        self._size -= len(message) + OVERHEAD
         self._changed.set()
         return message
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from support.live import CODEC, FakeDecoder, World, committed_only_grows, say, tiles
 
-from moss_stream.errors import EngineStopped, RequestFailed
+from moss_stream.errors import EngineStopped, QueueFull, RequestFailed
 from moss_stream.live.config import LiveConfig
 from moss_stream.live.events import DecodeKind, Final, Relabel, SessionWarning
 from moss_stream.live.session import LiveSession
@@ -21,9 +21,9 @@ WORDS = [
 ]
 
 
-def world(words=WORDS, *, same=("A again",), **options) -> World:
+def world(words=WORDS, *, same=("A again",), config=CAPTIONS, **options) -> World:
     """One whose model takes the speakers in `same` for A when it hears them side by side."""
-    w = World(LiveSession(CAPTIONS, CODEC), words, **options)
+    w = World(LiveSession(config, CODEC), words, **options)
     by_ear = FakeDecoder([replace(x, speaker="A") if x.speaker in same else x for x in words])
     usual = w.decoder.ids
     w.decoder.ids = lambda request, base: (
@@ -77,6 +77,35 @@ def test_speech_goes_on_when_nobody_can_be_compared() -> None:
     (warning,) = w.all(SessionWarning)
     assert warning.code == "speaker_not_compared"
     assert names(w) == ["S01", "S02", "S02", "S01"]
+
+
+def test_speech_does_not_wait_for_an_engine_without_room() -> None:
+    w = world(faults=lambda r: QueueFull("full") if r.kind is DecodeKind.LINK else None)
+    w.feed_until(16)
+    w.finish()
+    assert len(w.of_kind(DecodeKind.LINK)) == 1
+    assert len(w.all(Final)) == 4
+
+
+def test_speaker_who_comes_back_after_many_others_is_known() -> None:
+    words = [x for i in range(8) for x in say(1.0 + 4 * i, "a b c d e f.", f"P{i}")]
+    words += say(33.0, "g h i j k l.", "A again") + say(37.0, "m n o p q.", "A again")
+    words[:6] = say(1.0, "a b c d e f.")
+    w = world(words, config=replace(CAPTIONS, context_s=24.0, anchor_s=2.0, max_anchors=4))
+    w.feed_until(41)
+    w.finish()
+    (relabel,) = w.all(Relabel)
+    assert relabel.replaced_by == names(w)[0]
+    assert names(w)[-2:] == [relabel.speaker, names(w)[0]]
+
+
+def test_speakers_who_take_turns_are_compared_once() -> None:
+    words = [x for i in range(28) for x in say(1.0 + 3 * i, "a b c d e.", f"P{i % 7}")]
+    w = world(words, same=(), config=replace(CAPTIONS, context_s=1000.0))
+    w.feed_until(90)
+    w.finish()
+    assert len(w.of_kind(DecodeKind.LINK)) == 6 * 7 / 2
+    assert len(w.all(Final)) == 28
 
 
 def test_question_is_asked_again_when_the_engine_restarts() -> None:

@@ -17,8 +17,18 @@ def test_labels_are_names_at_first() -> None:
 
 def test_peek_learns_no_speaker() -> None:
     book = SpeakerBook(4.0, 4)
-    assert book.peek("S02") == "S02"
+    assert book.peeker()("S02") == "S02"
     assert book.known() == frozenset()
+
+
+def test_peek_gives_two_new_voices_two_names() -> None:
+    book = SpeakerBook(4.0, 4)
+    for label in ("S01", "S02", "S03"):
+        book.name(label)
+    book.restart()
+    peek = book.peeker()
+    assert [peek(label) for label in ("S01", "S02", "S01", "")] == ["S04", "S05", "S04", ""]
+    assert [book.name(label) for label in ("S01", "S02")] == ["S04", "S05"]
 
 
 def test_names_hold_behind_snippets_when_labels_change() -> None:
@@ -49,11 +59,40 @@ def test_snippet_is_the_longest_clean_segment() -> None:
     assert len(snippet.samples) == len(snippet.span) == 32000
 
 
-def test_speakers_silent_for_longest_lose_their_snippet() -> None:
+def heard(book: SpeakerBook, *speakers: str) -> list[str]:
+    """Let speakers be heard one after the other; who is learned to know."""
+    return [
+        name
+        for start, speaker in enumerate(speakers)
+        for name in book.learn([Segment(start * 10, start * 10 + 2, speaker, "x")], read)
+    ]
+
+
+def test_speakers_silent_for_longest_are_not_carried_over() -> None:
     book = SpeakerBook(4.0, 2)
-    for start, speaker in enumerate(["S01", "S02", "S01", "S03"]):
-        book.learn([Segment(start * 10, start * 10 + 2, speaker, "x")], read)
+    heard(book, "S01", "S02", "S01", "S03")
     assert [snippet.span.start_at for _, snippet in book.restart()] == [0, 480000]
+    assert "S02" in book.snippets  # to be known when it comes back
+
+
+def test_snippets_have_a_limit_and_speakers_are_new_once() -> None:
+    book = SpeakerBook(4.0, 2)
+    speakers = ["S01", "S02", "S03", "S04", "S05"]
+    assert heard(book, *speakers) == speakers
+    assert heard(book, *speakers) == []
+    assert list(book.snippets)[-4:] == speakers[1:]
+    assert len(book.snippets) <= 5
+
+
+def test_speaker_that_was_heard_under_another_name_was_heard() -> None:
+    book = SpeakerBook(4.0, 2)
+    for label in ("S01", "S02", "S03"):
+        book.name(label)
+    heard(book, "S01", "S02", "S03")
+    book.merge("S03", "S01")
+    assert list(book.snippets) == ["S02", "S01"]
+    book.merge("S02", "S01")
+    assert list(book.snippets) == ["S01"]
 
 
 def test_merged_speakers_are_one_from_then_on() -> None:

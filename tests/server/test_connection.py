@@ -9,6 +9,7 @@ from typing import Any
 from moss_stream.server.config import ServerConfig
 from moss_stream.server.connection import Connection
 from moss_stream.server.event_log import EventLog
+from moss_stream.server.inbox import Inbox
 from moss_stream.server.session import IDLE, NORMAL, Close
 
 
@@ -78,6 +79,24 @@ def test_what_was_sent_before_leaving_is_taken() -> None:
         assert session.taken == list("abcde")
 
     play(story)
+
+
+def test_empty_messages_have_a_limit() -> None:
+    async def story() -> None:
+        inbox = Inbox(1000)
+        putting = asyncio.create_task(inbox.put(b""))
+        await putting
+        filled = asyncio.create_task(fill(inbox))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not filled.done()
+        filled.cancel()
+
+    async def fill(inbox: Inbox) -> None:
+        for _ in range(1000):
+            await inbox.put(b"")
+
+    asyncio.run(story())
 
 
 def test_no_more_is_read_than_may_wait() -> None:
