@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Protocol
 
@@ -203,13 +204,20 @@ class ContainerAudio:
             self._loop.call_soon_threadsafe(callback)
 
     def _hear(self, block: Block) -> bool:
-        return asyncio.run_coroutine_threadsafe(self._sink.heard(block), self._loop).result()
+        hearing = self._sink.heard(block)
+        try:
+            return asyncio.run_coroutine_threadsafe(hearing, self._loop).result()
+        except (RuntimeError, CancelledError):
+            if not self._loop.is_closed():
+                raise
+            hearing.close()  # nobody is there any more who would
+            return False
 
     def _decode(self) -> None:
         failure: Exception | None = None
         try:
             for block in decode_stream(self._pipe, self._format_name, self._tell_damage):
-                if self._loop.is_closed() or not self._hear(block):
+                if self._has_ended or not self._hear(block):
                     break
         except UnsupportedAudio as error:
             failure = error

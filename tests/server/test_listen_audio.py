@@ -201,7 +201,8 @@ def test_container_that_is_stopped_hands_over_nothing_more() -> None:
         ear.wants_more = False
         ear.has_room.set()
         await asyncio.sleep(0.1)
-        assert (len(ear.blocks), ear.num_ends) == (1, 1)
+        assert len(ear.blocks) <= 1  # one may have been on its way
+        assert ear.num_ends == 1
 
     play(story)
 
