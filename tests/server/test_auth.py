@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import string
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -137,12 +138,13 @@ def test_secret_is_good_wherever_it_was_signed_alike() -> None:
         stranger.authenticate(bearer(value))
 
 
-@given(st.data())
-def test_secret_that_was_changed_is_refused(data: st.DataObject) -> None:
+@given(place=st.integers(0, 10_000), shift=st.integers(1, 63))
+def test_secret_that_was_changed_is_refused(place: int, shift: int) -> None:
     authenticator = Authenticator([KEY])
     value, _ = authenticator.issue_secret({"type": "transcription"}, 600)
-    at = data.draw(st.integers(3, len(value) - 2))
-    other = data.draw(st.sampled_from("ABCxyz019-_").filter(lambda c: c != value[at]))
+    at = 3 + place % (len(value) - 4)  # the last letter has bits without a meaning
+    letters = string.ascii_letters + string.digits + "-_"
+    other = letters[(letters.find(value[at]) + shift) % len(letters)]
 
     with pytest.raises(Unauthorized):
         authenticator.authenticate(bearer(value[:at] + other + value[at + 1 :]))
