@@ -83,8 +83,7 @@ class BytePipe:
         with self._changed:
             self._parts.clear()
             self.num_bytes = 0
-            self._is_closed = True
-            self._changed.notify()
+        self.close()
 
     def read(self, size: int) -> bytes:
         """Wait for bytes and take up to `size` of them; none at the end."""

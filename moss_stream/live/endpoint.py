@@ -28,9 +28,9 @@ from moss_stream.errors import StateError
 from moss_stream.live.config import VAD_FRAME_SAMPLES, LiveConfig, to_samples
 
 _EXIT_STEP = 0.15  # between the two thresholds, as silero's own iterator has it
-_SPLIT_SETTLE_S = 0.5
+_SPLIT_SETTLE = to_samples(0.5)
 """How long a point has been the quietest before it is told: seldom is it decoded in vain."""
-_SPLIT_LEAD_S = 0.5
+_SPLIT_LEAD = to_samples(0.5)
 """How long before a split its point is settled: as long as a final takes."""
 
 
@@ -145,8 +145,6 @@ class Endpointer:
         self._pause = to_samples(config.pause_s)
         self._max_utterance = to_samples(config.max_utterance_s)
         self._split_search = to_samples(config.split_search_s)
-        self._split_settle = to_samples(_SPLIT_SETTLE_S)
-        self._split_lead = to_samples(_SPLIT_LEAD_S)
         self._endpoint_s = {
             Hint.NONE: config.endpoint_s,
             Hint.SENTENCE_END: config.endpoint_min_s,
@@ -262,9 +260,8 @@ class Endpointer:
         return events
 
     def _remember(self, frame_at: int, frame_end: int, probability: float) -> None:
-        if (
-            frame_end - frame_at == VAD_FRAME_SAMPLES
-        ):  # nothing is split in the last bit of a stream
+        # Nothing is split in the last frame of a stream, which may be shorter.
+        if frame_end - frame_at == VAD_FRAME_SAMPLES:
             self._recent.append((frame_at, probability))
 
     def _split_if_long(self, frame_end: int) -> Sequence[EndpointEvent]:
@@ -275,11 +272,11 @@ class Endpointer:
             self._likely_at = None
             self._recent.clear()
             return (Endpoint(at, at, is_split=True), Onset(at))
-        likely_at = self._quietest(limit_at - self._split_search, frame_end)
-        if likely_at is None or likely_at == self._likely_at:
+        search_at = limit_at - self._split_search
+        if not search_at < frame_end <= limit_at - _SPLIT_LEAD:
             return ()
-        is_new = frame_end - likely_at < self._split_settle
-        if is_new or frame_end > limit_at - self._split_lead:
+        likely_at = self._quietest(search_at, frame_end)
+        if likely_at in (None, self._likely_at) or frame_end - likely_at < _SPLIT_SETTLE:
             return ()
         self._likely_at = likely_at
         return (SplitLikely(likely_at),)

@@ -27,7 +27,7 @@ MAX_ATTEMPTS = 3
 """Times a question is asked when it fails."""
 _LABEL = speaker_label(1)
 _WANTED_S = 1.0
-"""When an answer is wanted: what comes after it waits."""
+"""How soon an answer is wanted, seconds: what comes after it waits."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Linker:
     """Compares the new speakers of one session with those it knows.
 
     Args:
-        config: How often to try.
+        config: How long to wait before a question is asked again.
         codec: The tokenizer of the model that is asked.
         speakers: Who is known, with their snippets.
     """

@@ -56,6 +56,12 @@ class Entry(Generic[S]):
     moved: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while it goes from one socket to another."""
 
+    def stay(self) -> None:
+        """Do not end it for having waited."""
+        if self.expiry is not None:
+            self.expiry.cancel()
+            self.expiry = None
+
     @property
     def is_over(self) -> bool:
         """Whether nothing but its events is left of it."""
@@ -157,9 +163,7 @@ class Registry:
                 await left.leave(TAKEN_OVER)
             if entry.session.identity.resume_token not in self._entries:
                 return False
-            if entry.expiry is not None:
-                entry.expiry.cancel()
-                entry.expiry = None
+            entry.stay()
             entry.carrier = carrier
             return True
 
@@ -191,8 +195,7 @@ class Registry:
         """End a session for good."""
         if self._entries.pop(entry.session.identity.resume_token, None) is None:
             return
-        if entry.expiry is not None:
-            entry.expiry.cancel()
+        entry.stay()
         entry.session.end()
         self._changed.set()
         logger.info("session closed stream=%s", entry.session.identity.session_id)
@@ -206,9 +209,7 @@ class Registry:
                 continue
             if entry.carrier is None:
                 entry.carrier = Absent(self, entry)
-            if entry.expiry is not None:
-                entry.expiry.cancel()
-                entry.expiry = None
+            entry.stay()
             try:
                 entry.session.finish(RESTARTING)
             except Exception:  # one that breaks must not keep the others from their text

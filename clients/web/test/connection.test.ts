@@ -1,8 +1,8 @@
 import { describe, expect, test, vi } from "vitest";
 import { Connection, TranscriptStore, type ClientEvent, type EndReason } from "../src/core";
 import { FakeClock, FakeSocket, Server, seeded, type Link } from "./network";
+import { RATE, answers, rig, steady } from "./rig";
 
-const RATE = 16000;
 const BLOCK = 160;
 const BLOCKS = 40;
 
@@ -14,31 +14,6 @@ interface Run {
 }
 
 const samples = Array.from({ length: BLOCK * BLOCKS }, (_, index) => ((index * 7919) % 2000) - 1000);
-
-function rig(link: Link, random: () => number, options: { backlog_s?: number; firstAttempts?: number } = {}) {
-  const clock = new FakeClock(random);
-  const server = new Server();
-  const store = new TranscriptStore();
-  const events: ClientEvent[] = [];
-  const sockets: FakeSocket[] = [];
-  const connection = new Connection({
-    url: "ws://server/v1/realtime",
-    rate_hz: RATE,
-    openSocket: (url, protocols) => {
-      const socket = new FakeSocket(url, protocols, clock, link, server);
-      sockets.push(socket);
-      return socket;
-    },
-    onEvent: (event) => {
-      events.push(event);
-      if (event.kind === "server") store.apply(event.event, event.offset_s);
-      if (event.kind === "session_lost") store.endSession();
-    },
-    clock,
-    ...options,
-  });
-  return { clock, server, store, events, sockets, connection };
-}
 
 /** Speak all samples at their rate, say twice meanwhile that two speakers are one, then finish. */
 async function speak(link: Link, random: () => number): Promise<Run> {
@@ -67,17 +42,6 @@ function expectWhole({ server, store, events, ended }: Run, undisturbed: Run): v
   expect(store.live).toEqual([]);
   expect(answers(events)).toEqual(["S03 is S02", "S02 is S01"]);
 }
-
-/** What the server said to merges. */
-function answers(events: ClientEvent[]): string[] {
-  return events.flatMap((event) => {
-    if (event.kind !== "server") return [];
-    if (event.event.type === "error") return [`error in ${event.event.error.param}`];
-    return event.event.type === "moss.relabel" ? [`${event.event.speaker} is ${event.event.replaced_by}`] : [];
-  });
-}
-
-const steady: Link = { delay_ms: () => 20, cut: () => false };
 
 describe("a connection that is cut", () => {
   test("loses nothing and doubles nothing, wherever one cut falls", async () => {
@@ -148,96 +112,6 @@ describe("a session that the server forgot", () => {
     connection.send(Int16Array.of(1, 2, 3));
     clock.run(61_000);
     expect(server.sessions[1]?.samples).toEqual([1, 2, 3]);
-  });
-});
-
-describe("speakers that are one", () => {
-  test("are told to the server at once", () => {
-    const { clock, server, events, connection } = rig(steady, () => 0.5);
-    connection.start();
-    clock.run(200);
-    connection.mergeSpeakers("S02", "S01");
-    clock.run(240);
-    expect(answers(events)).toEqual(["S02 is S01"]);
-    expect(server.sessions[0]?.merges).toEqual(["S02 S01"]);
-  });
-
-  test("are told in order once the network is back, before the end", async () => {
-    const network = { isDown: false };
-    const { clock, server, events, sockets, connection } = rig({ ...steady, cut: () => network.isDown }, () => 0.5);
-    connection.start();
-    clock.run(200);
-    network.isDown = true;
-    sockets[0]?.end(1006);
-    clock.run(1000);
-    connection.mergeSpeakers("S03", "S02");
-    connection.mergeSpeakers("S02", "S01");
-    const ended = connection.finish();
-    clock.run(5000);
-    network.isDown = false;
-    clock.run(20_000);
-    expect(await ended).toBe("finished");
-    expect(server.sessions.map(({ merges }) => merges)).toEqual([["S03 S02", "S02 S01"]]);
-    expect(answers(events)).toEqual(["S03 is S02", "S02 is S01"]);
-  });
-
-  test("are not told twice when the answer was lost", () => {
-    const { clock, server, events, sockets, connection } = rig(steady, () => 0.5);
-    connection.start();
-    clock.run(200);
-    connection.mergeSpeakers("S02", "S01");
-    clock.run(220); // The server has it, and its answer is on the way.
-    expect(server.sessions[0]?.merges).toEqual(["S02 S01"]);
-    connection.networkChanged();
-    connection.mergeSpeakers("S03", "S01");
-    clock.run(5000);
-    expect(sockets).toHaveLength(2);
-    expect(server.sessions[0]?.merges).toEqual(["S02 S01", "S03 S01"]);
-    expect(answers(events)).toEqual(["S02 is S01", "S03 is S01"]);
-  });
-
-  test("do not keep the end waiting when the answer comes in the replay", async () => {
-    const { clock, server, sockets, connection } = rig(steady, () => 0.5);
-    connection.start();
-    clock.run(200);
-    connection.mergeSpeakers("S02", "S01");
-    const ended = connection.finish();
-    sockets[0]?.push({ type: "moss.warning", code: "later", message: "", moss: { seq: 99 } });
-    clock.run(20_000);
-    expect(await ended).toBe("finished");
-    expect(server.sessions[0]?.merges).toEqual(["S02 S01"]);
-  });
-
-  test.each([
-    ["S09", "S01", true, "speaker"],
-    ["S01", "S01", true, "into"],
-    ["S02", "S01", false, "type"],
-  ])("are not told again when the server refuses %s as %s", (speaker, into, knowsMerges, param) => {
-    const { clock, server, events, sockets, connection } = rig(steady, () => 0.5);
-    server.knowsMerges = knowsMerges;
-    connection.start();
-    clock.run(200);
-    connection.mergeSpeakers(speaker, into);
-    clock.run(400);
-    expect(answers(events)).toEqual([`error in ${param}`]);
-    connection.networkChanged();
-    clock.run(1000);
-    expect(sockets).toHaveLength(2);
-    expect(connection.state).toBe("live");
-    expect(server.sessions[0]?.merges).toHaveLength(1);
-  });
-
-  test("are forgotten with the session whose labels they have", () => {
-    const { clock, server, events, sockets, connection } = rig(steady, () => 0.5);
-    connection.start();
-    clock.run(200);
-    server.expired.add("token-0");
-    sockets[0]?.end(1006);
-    clock.run(221);
-    connection.mergeSpeakers("S02", "S01");
-    clock.run(10_000);
-    expect(server.sessions.map(({ merges }) => merges)).toEqual([[], []]);
-    expect(answers(events)).toEqual(["error in undefined"]); // that there is no such session
   });
 });
 
