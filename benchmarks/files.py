@@ -24,6 +24,7 @@ from conditions import RATE_HZ, conditions, excerpts, report
 
 from moss_stream import Transcriber
 from moss_stream.model.checkpoint import DTYPES, find_checkpoint
+from moss_stream.model.memory import keep_freed_memory
 from moss_stream.model.threads import in_passing, use_threads
 
 Samples = npt.NDArray[np.float32]
@@ -135,6 +136,7 @@ def main(
     json: Path | None = None,
 ) -> None:
     """Time whole recordings against transformers' generate."""
+    keep_freed_memory()  # for both
     levels = [int(level) for level in concurrency.split(",")]
     reference = (
         in_passing(lambda: Baseline(find_checkpoint(model), DTYPES[dtype]))

@@ -31,6 +31,7 @@ from moss_stream.errors import (
     RequestFailed,
 )
 from moss_stream.model.checkpoint import Model
+from moss_stream.model.memory import keep_freed_memory
 from moss_stream.model.threads import in_passing, use_threads
 from moss_stream.types import Window
 
@@ -83,6 +84,8 @@ class Engine:
         self.model = model
         self.config = config or EngineConfig()
         self._threads = threads
+        if model.device.type == "cpu":
+            keep_freed_memory()
         self._runner = in_passing(partial(Runner, model, self.config))
         self._scheduler = Scheduler(self.config, self._runner.num_blocks)
         self._cache: EncoderCache[torch.Tensor] = EncoderCache(
