@@ -1,7 +1,6 @@
 """Qwen3 decoder over packed rows: tokens of many sequences in one forward.
 
-Source: transformers `Qwen3Model`. QKV and gate/up are one product each; norms run in float32
-because a few residual channels of a checkpoint may hold large constants.
+Source: transformers `Qwen3Model`. QKV and gate/up are one product each.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import torch.nn.functional as F
 from moss_stream.model.attention import Attention
 from moss_stream.model.encoder import ACTIVATIONS
 from moss_stream.model.linear import Linear
+from moss_stream.model.norms import rms_norm, rotate_heads
 from moss_stream.model.spec import DecoderSpec
 
 
@@ -49,6 +49,7 @@ class Decoder:
         self.spec = spec
         self.weights = weights
         self._activation = ACTIVATIONS[spec.activation]
+        self._eps = torch.tensor([spec.norm_eps], device=weights.embedding.device)
         self._rotary = RotaryTable(spec, weights.embedding.dtype, weights.embedding.device)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
@@ -73,14 +74,13 @@ class Decoder:
         Returns:
             [N, D] hidden states before the final norm.
         """
-        spec = self.spec
+        spec, eps = self.spec, self._eps
         cos, sin = self._rotary.at(positions)
         rotated_heads = spec.num_heads + spec.num_kv_heads
         for index, layer in enumerate(self.weights.layers):
-            qkv = layer.qkv(self._norm(hidden, layer.attention_norm))
+            qkv = layer.qkv(rms_norm(hidden, layer.attention_norm, eps))
             qkv = qkv.view(len(hidden), rotated_heads + spec.num_kv_heads, spec.head_dim)
-            qk = F.rms_norm(qkv[:, :rotated_heads].float(), (spec.head_dim,), None, spec.norm_eps)
-            qk = rotate(qk.to(hidden.dtype) * layer.qk_norm, cos, sin)
+            qk = rotate_heads(qkv, layer.qk_norm, eps, cos, sin)
             mixed = attention.attend(
                 index, qk[:, : spec.num_heads], qk[:, spec.num_heads :], qkv[:, rotated_heads:]
             )
@@ -88,17 +88,13 @@ class Decoder:
                 # Of the other tokens only the keys and values were needed.
                 hidden, mixed = hidden[wanted], mixed[wanted]
             hidden = hidden + layer.output(mixed.flatten(1))
-            gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, dim=-1)
+            gate, up = layer.gate_up(rms_norm(hidden, layer.mlp_norm, eps)).chunk(2, dim=-1)
             hidden = hidden + layer.down(self._activation(gate) * up)
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Scores of the vocabulary: hidden [N, D] from `forward` to [N, vocabulary]."""
-        return self.weights.head(self._norm(hidden, self.weights.final_norm))
-
-    def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        normed = F.rms_norm(x.float(), weight.shape, None, self.spec.norm_eps)
-        return normed.to(weight.dtype) * weight
+        return self.weights.head(rms_norm(hidden, self.weights.final_norm, self._eps))
 
 
 class RotaryTable:
@@ -112,7 +108,7 @@ class RotaryTable:
         self._grow(1024)
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines [T, 1, head_dim] for positions [T]."""
+        """Cosines and sines [T, head_dim] for positions [T]."""
         needed = int(positions.max()) + 1
         if needed > len(self._cos):
             self._grow(2 * needed)
@@ -120,12 +116,6 @@ class RotaryTable:
 
     def _grow(self, length: int) -> None:
         angles = torch.arange(length, dtype=torch.float32)[:, None] * self._inverse
-        angles = torch.cat((angles, angles), dim=-1)[:, None]
+        angles = torch.cat((angles, angles), dim=-1)
         self._cos = angles.cos().to(dtype=self._dtype, device=self._device)
         self._sin = angles.sin().to(dtype=self._dtype, device=self._device)
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Apply rotary position embedding to x [T, heads, D] with cos and sin [T, 1, D]."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from moss_stream.model import attention
+from moss_stream.errors import UnsupportedModelError
 from moss_stream.model.attention import Attention, CpuAttention, RowView, slot_runs
 from moss_stream.model.attention_cuda import GatherAttention
+from moss_stream.model.kernels import compiled
+from moss_stream.model.kernels.attention import TILE_QUERIES
 from moss_stream.model.spec import DecoderSpec
+from moss_stream.model.threads import in_passing, use_threads
 
 BLOCK = 4
 NUM_BLOCKS = 32
@@ -58,32 +64,37 @@ def make_backend(request: pytest.FixtureRequest) -> Callable[[str], Attention]:
     return request.param
 
 
-@pytest.fixture(params=[(3, 5), (8, 2), (2, 64)])
-def in_parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Attention:
-    """The CPU backend with limits that short sequences reach."""
-    scored, wide = request.param
-    monkeypatch.setattr(attention, "SCORED_TOKENS", scored)
-    monkeypatch.setattr(attention, "WIDE_POSITIONS", wide)
-    return cpu_backend("cpu")
+def attention_of(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """What torch makes of it in float32: all [T, heads, D]."""
+    mixed = F.scaled_dot_product_attention(
+        *(x.float().transpose(0, 1)[None] for x in (queries, keys, values)),
+        is_causal=True,
+        enable_gqa=True,
+    )
+    return mixed[0].transpose(0, 1)
 
 
 class Stream:
     """One sequence's queries, keys and values, and what attention over all of them must give."""
 
-    def __init__(self, length: int, seed: int, device: str, table: list[int]) -> None:
+    def __init__(
+        self,
+        length: int,
+        seed: int,
+        device: str,
+        table: list[int],
+        spec: DecoderSpec = SPEC,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         generator = torch.Generator().manual_seed(seed)
-        shape = (length, SPEC.num_heads, SPEC.head_dim)
-        kv_shape = (length, SPEC.num_kv_heads, SPEC.head_dim)
-        self.queries = torch.randn(shape, generator=generator).to(device)
+        shape = (length, spec.num_heads, spec.head_dim)
+        kv_shape = (length, spec.num_kv_heads, spec.head_dim)
+        self.queries = torch.randn(shape, generator=generator).to(device, dtype)
         self.keys, self.values = (
-            torch.randn(kv_shape, generator=generator).to(device) for _ in range(2)
+            torch.randn(kv_shape, generator=generator).to(device, dtype) for _ in range(2)
         )
         self.table = table
-        self.expected = F.scaled_dot_product_attention(
-            *(x.transpose(0, 1)[None] for x in (self.queries, self.keys, self.values)),
-            is_causal=True,
-            enable_gqa=True,
-        )[0].transpose(0, 1)
+        self.expected = attention_of(self.queries, self.keys, self.values)
 
 
 def run_steps(
@@ -112,7 +123,8 @@ def run_steps(
     return [torch.cat(parts) for parts in outputs]
 
 
-STEPS = pytest.mark.parametrize(
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
     "steps",
     [
         [[(0, 13), (1, 9)]],
@@ -121,10 +133,6 @@ STEPS = pytest.mark.parametrize(
         [[(1, 8)], [(0, 12)], [(0, 1), (1, 1)]],
     ],
 )
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@STEPS
 def test_attention_equals_torch_in_any_steps(
     make_backend: Callable[[str], Attention], device: str, steps: list[list[tuple[int, int]]]
 ) -> None:
@@ -133,16 +141,6 @@ def test_attention_equals_torch_in_any_steps(
         Stream(9, seed=2, device=device, table=[20, 21, 22]),
     ]
     outputs = run_steps(make_backend(device), streams, steps)
-    for stream, output in zip(streams, outputs, strict=True):
-        torch.testing.assert_close(output, stream.expected[: len(output)], atol=1e-5, rtol=1e-5)
-
-
-@STEPS
-def test_attention_in_parts_equals_torch(
-    in_parts: Attention, steps: list[list[tuple[int, int]]]
-) -> None:
-    streams = [Stream(13, 1, "cpu", [3, 4, 9, 2]), Stream(9, 2, "cpu", [20, 21, 22])]
-    outputs = run_steps(in_parts, streams, steps)
     for stream, output in zip(streams, outputs, strict=True):
         torch.testing.assert_close(output, stream.expected[: len(output)], atol=1e-5, rtol=1e-5)
 
@@ -170,6 +168,76 @@ def test_attention_ignores_rejected_tokens(make_backend: Callable[[str], Attenti
     backend.begin([RowView(0, 4, 6, stream.table)])
     tail = backend.attend(1, stream.queries[6:], stream.keys[6:], stream.values[6:])
     torch.testing.assert_close(tail, stream.expected[6:], atol=1e-5, rtol=1e-5)
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_cpu_attention_equals_torch_over_long_sequences(data: st.DataObject) -> None:
+    """Several tiles of queries and of positions, over blocks that lie anywhere."""
+    num_kv_heads = data.draw(st.sampled_from([1, 2, 3, 6]), "KV heads")
+    spec = replace(SPEC, num_kv_heads=num_kv_heads, head_dim=data.draw(st.sampled_from([8, 20])))
+    dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16]), "dtype")
+    lengths = data.draw(st.lists(st.integers(1, 400), min_size=1, max_size=3), "lengths")
+    needed = [-(-length // BLOCK) for length in lengths]
+    places = data.draw(st.permutations(range(sum(needed))), "places")
+    in_order = data.draw(st.booleans(), "in order")
+    blocks = iter(sorted(places) if in_order else places)
+    streams = [
+        Stream(length, seed, "cpu", [next(blocks) for _ in range(count)], spec, dtype)
+        for seed, (length, count) in enumerate(zip(lengths, needed, strict=True))
+    ]
+    left, steps = list(lengths), []
+    while any(left):
+        step = [
+            (index, data.draw(st.sampled_from([1, count, max(1, count // 2)])))
+            for index, count in enumerate(left)
+            if count
+        ][:: data.draw(st.sampled_from([1, -1]))]
+        if len(steps) > 6:
+            step = [(index, count) for index, count in enumerate(left) if count]
+        for index, count in step:
+            left[index] -= count
+        steps.append(step)
+    backend = CpuAttention(spec, sum(needed), BLOCK, dtype=dtype)
+    outputs = run_steps(backend, streams, steps)
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    for stream, output in zip(streams, outputs, strict=True):
+        torch.testing.assert_close(output.float(), stream.expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_cpu_attention_does_not_depend_on_threads(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def outcome(threads: int) -> torch.Tensor:
+        def attend() -> torch.Tensor:
+            use_threads(threads)
+            backend = CpuAttention(SPEC, 64, BLOCK, dtype=torch.bfloat16)
+            stream = Stream(200, 1, "cpu", list(range(50)), dtype=torch.bfloat16)
+            (output,) = run_steps(backend, [stream], [[(0, 150)], [(0, 1)], [(0, 49)]])
+            return output
+
+        return in_passing(attend)
+
+    together = outcome(threads)
+    monkeypatch.setattr(compiled, "_parallel", lambda: None)  # torch with another OpenMP
+    assert torch.equal(together, outcome(1))
+
+
+def test_cpu_attention_survives_scores_far_apart() -> None:
+    stream = Stream(300, 1, "cpu", list(range(75)))
+    backend = CpuAttention(SPEC, 80, BLOCK, dtype=torch.float32)
+    loud = stream.queries * 1e3
+    backend.begin([RowView(0, 300, 0, stream.table)])
+    output = backend.attend(0, loud, stream.keys, stream.values)
+    expected = attention_of(loud, stream.keys, stream.values)
+    torch.testing.assert_close(output, expected, atol=1e-3, rtol=1e-3)
+
+
+def test_cpu_attention_refuses_groups_larger_than_a_tile() -> None:
+    spec = replace(SPEC, num_heads=TILE_QUERIES + 1, num_kv_heads=1)
+    with pytest.raises(UnsupportedModelError, match="65 heads share one KV head"):
+        CpuAttention(spec, 1, BLOCK, dtype=torch.float32)
 
 
 def test_slot_runs_join_neighbours() -> None:
