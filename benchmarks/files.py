@@ -151,8 +151,8 @@ def main(
             if reference is not None:
                 # A contiguous share each: outputs stay in the order of the recordings.
                 first, last = (len(audio) * n // len(levels) for n in (index, index + 1))
-                share = audio[first:last]
-                in_passing(partial(time_baseline, reference, share, threads, base))
+                if share := audio[first:last]:
+                    in_passing(partial(time_baseline, reference, share, threads, base))
             with Transcriber(model, "cpu", dtype, threads=threads) as transcriber:
                 transcriber.transcribe(audio[0][: 2 * RATE_HZ], RATE_HZ)
                 runs.append(time_engine(transcriber, audio, level))
