@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from moss_stream.model.kernels.softmax import softmax_
-from moss_stream.model.linear import Linear
+from moss_stream.model.linear import Linear, multiplier
 from moss_stream.model.spec import ModelSpec
 
 
@@ -142,17 +142,6 @@ def bidirectional_attention(
     # Views, as `flatten` would make copies of what is not laid out head by head.
     heads = ([head for window in x for head in window] for x in (output, queries, keys, values))
     for mixed, query, key, value in zip(*heads, strict=True):
-        scores = _multiplier((key * scale).T)(query)
-        mixed.copy_(_multiplier(value)(softmax_(scores)))
+        scores = multiplier((key * scale).T)(query)
+        mixed.copy_(multiplier(value)(softmax_(scores)))
     return output
-
-
-def _multiplier(right: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Multiply by `right` [D, F] with oneDNN in either dtype; torch uses it for bfloat16 alone.
-
-    In fp32 oneDNN's products take 14 ms a layer here and MKL's 20.
-    """
-    if right.dtype == torch.bfloat16:
-        return lambda left: left @ right
-    linear = Linear(right.T.contiguous())
-    return lambda left: linear(left.contiguous())

