@@ -15,6 +15,7 @@ from moss_stream.config import EngineConfig
 from moss_stream.engine.sampler import Choice, choose
 from moss_stream.engine.scheduler import Row
 from moss_stream.errors import ConfigError
+from moss_stream.model import kernels
 from moss_stream.model.attention import Attention, CpuAttention, RowView
 from moss_stream.model.attention_cuda import GatherAttention
 from moss_stream.model.checkpoint import Model
@@ -67,6 +68,8 @@ class Runner:
                 f"kv_bytes is {config.kv_bytes}, one block of this model takes {block_bytes}",
                 field="kv_bytes",
             )
+        if on_cpu:
+            kernels.prepare(model.dtype)
         self._attention: Attention = (
             CpuAttention(decoder, self.num_blocks, config.block_tokens, dtype=model.dtype)
             if on_cpu

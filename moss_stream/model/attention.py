@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 
 from moss_stream.errors import UnsupportedModelError
-from moss_stream.model.kernels.attention import TILE_QUERIES, Plan, compiled
+from moss_stream.model.kernels.attention import TILE_QUERIES, Plan
 from moss_stream.model.kernels.compiled import LOWEST
 from moss_stream.model.kernels.softmax import softmax_
 from moss_stream.model.linear import Linear, multiplier
@@ -126,7 +126,6 @@ class CpuAttention:
         self._plan: Plan | None = None
         self._long: list[tuple[RowView, torch.Tensor]] = []
         """Long prefills of the step and the slots they read."""
-        compiled(dtype)
 
     def begin(self, rows: Sequence[RowView]) -> None:
         """See `Attention.begin`."""

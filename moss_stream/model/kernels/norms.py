@@ -6,7 +6,7 @@ Rounds wherever torch's operators would, so bfloat16 comes out as it does from t
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -100,14 +100,19 @@ def _heads_float32(addresses):
     _head_work(addresses, np.float32)
 
 
-@functools.cache
-def _compiled_norm(dtype: torch.dtype) -> Any:
-    return work({torch.bfloat16: _norm_bfloat16, torch.float32: _norm_float32}[dtype])
+class Kernels(NamedTuple):
+    """What is compiled for one dtype."""
+
+    norm: Any
+    heads: Any
 
 
 @functools.cache
-def _compiled_heads(dtype: torch.dtype) -> Any:
-    return work({torch.bfloat16: _heads_bfloat16, torch.float32: _heads_float32}[dtype])
+def compiled(dtype: torch.dtype) -> Kernels:
+    """Compile for one dtype, or find what was compiled before."""
+    if dtype == torch.bfloat16:
+        return Kernels(work(_norm_bfloat16), work(_heads_bfloat16))
+    return Kernels(work(_norm_float32), work(_heads_float32))
 
 
 def _threads(tokens: int) -> int:
@@ -118,7 +123,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor) -> torch.
     """See `model.norms.rms_norm`, on CPU."""
     x = x.contiguous()
     output = torch.empty_like(x)
-    run(_compiled_norm(x.dtype), _threads(len(x)), x.shape, (x, weight, eps, output))
+    run(compiled(x.dtype).norm, _threads(len(x)), x.shape, (x, weight, eps, output))
     return output
 
 
@@ -130,5 +135,5 @@ def rotate_heads(
     tokens, all_heads, width = x.shape
     output = x.new_empty(tokens, len(weight), width)
     sizes = (tokens, all_heads, len(weight), width)
-    run(_compiled_heads(x.dtype), _threads(tokens), sizes, (x, weight, eps, cos, sin, output))
+    run(compiled(x.dtype).heads, _threads(tokens), sizes, (x, weight, eps, cos, sin, output))
     return output

@@ -66,7 +66,8 @@ def _softmax_float32(addresses):
 
 
 @functools.cache
-def _compiled(dtype: torch.dtype) -> Any:
+def compiled(dtype: torch.dtype) -> Any:
+    """Compile for one dtype, or find what was compiled before."""
     return work({torch.bfloat16: _softmax_bfloat16, torch.float32: _softmax_float32}[dtype])
 
 
@@ -81,5 +82,5 @@ def softmax_(scores: torch.Tensor) -> torch.Tensor:
     """
     threads = torch.get_num_threads()
     scratch = torch.empty(threads, scores.shape[1])
-    run(_compiled(scores.dtype), threads, (*scores.shape, threads), (scores, scratch))
+    run(compiled(scores.dtype), threads, (*scores.shape, threads), (scores, scratch))
     return scores
