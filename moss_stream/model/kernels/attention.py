@@ -312,9 +312,10 @@ class Kernels(NamedTuple):
 @functools.cache
 def compiled(dtype: torch.dtype) -> Kernels:
     """Compile for one dtype, or find what was compiled before."""
-    if dtype == torch.bfloat16:
-        return Kernels(work(_store_bfloat16), work(_attend_bfloat16))
-    return Kernels(work(_store_float32), work(_attend_float32))
+    return Kernels(
+        store=work(dtype, bfloat16=_store_bfloat16, float32=_store_float32),
+        attend=work(dtype, bfloat16=_attend_bfloat16, float32=_attend_float32),
+    )
 
 
 class Plan:
@@ -343,7 +344,8 @@ class Plan:
         """Store a step's keys and values.
 
         Args:
-            queries: [T, H, D]; of this, keys and values each token's heads lie together.
+            queries: [T, H, D]; this, keys and values have the dtype of `stored`, and each token's
+                heads lie together.
             keys: [T, K, D].
             values: [T, K, D].
             scale: [1] float32.
@@ -351,10 +353,13 @@ class Plan:
 
         Returns:
             The queries scaled, [T, H, D] float32.
+
+        Raises:
+            ValueError: Queries, keys or values are not as said.
         """
         given = (queries, keys, values)
-        if any(x.stride()[1:] != (x.shape[2], 1) for x in given):
-            raise ValueError("a token's heads do not lie together")
+        if any(x.dtype != stored.dtype or x.stride()[1:] != (x.shape[2], 1) for x in given):
+            raise ValueError("another dtype than the KV's, or a token's heads do not lie together")
         tokens, kv_heads, _ = keys.shape
         scaled = torch.empty(queries.shape)
         sizes = (*queries.shape, kv_heads, stored.shape[2], *(x.stride(0) for x in given))

@@ -18,6 +18,7 @@ from numba import types
 from numba.extending import intrinsic
 
 F32 = np.float32
+Work = Callable[[Any], None]
 LOWEST = F32(-1e30)
 """Below every score."""
 
@@ -117,11 +118,17 @@ def highest(numbers, at_least):
     return np.int32(_ordered(top)).view(np.float32)
 
 
-def work(function: Callable[[Any], None]) -> Any:
+def work(dtype: torch.dtype, *, bfloat16: Work, float32: Work) -> Any:
     """Compile what every thread of a team runs, called with the addresses that `run` gives.
 
     Takes seconds where it was never asked for before.
+
+    Args:
+        dtype: Of the tensors that are worked on.
+        bfloat16: What to compile for that dtype.
+        float32: What to compile for that one.
     """
+    function = {torch.bfloat16: bfloat16, torch.float32: float32}[dtype]
     return numba.cfunc(types.void(types.CPointer(types.voidptr)), **OPTIONS)(function)
 
 

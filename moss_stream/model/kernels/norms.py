@@ -110,9 +110,10 @@ class Kernels(NamedTuple):
 @functools.cache
 def compiled(dtype: torch.dtype) -> Kernels:
     """Compile for one dtype, or find what was compiled before."""
-    if dtype == torch.bfloat16:
-        return Kernels(work(_norm_bfloat16), work(_heads_bfloat16))
-    return Kernels(work(_norm_float32), work(_heads_float32))
+    return Kernels(
+        norm=work(dtype, bfloat16=_norm_bfloat16, float32=_norm_float32),
+        heads=work(dtype, bfloat16=_heads_bfloat16, float32=_heads_float32),
+    )
 
 
 def _threads(tokens: int) -> int:

@@ -68,7 +68,7 @@ def _softmax_float32(addresses):
 @functools.cache
 def compiled(dtype: torch.dtype) -> Any:
     """Compile for one dtype, or find what was compiled before."""
-    return work({torch.bfloat16: _softmax_bfloat16, torch.float32: _softmax_float32}[dtype])
+    return work(dtype, bfloat16=_softmax_bfloat16, float32=_softmax_float32)
 
 
 def softmax_(scores: torch.Tensor) -> torch.Tensor:
