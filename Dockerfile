@@ -19,6 +19,8 @@ RUN pip install /src && rm -rf /src
 RUN useradd --create-home --uid 10001 moss
 USER moss
 WORKDIR /data
+# Compiles what is compiled for the CPU; on another kind of CPU it is compiled again.
+RUN moss-stream doctor
 
 ENTRYPOINT ["moss-stream"]
 CMD ["--help"]

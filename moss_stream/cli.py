@@ -121,10 +121,9 @@ def transcribe(
     targets = plan_targets(files, output, format_)
     from moss_stream.transcriber import Transcriber  # imports torch
 
-    with (
-        Transcriber(model=model, device=device, dtype=dtype, threads=threads) as transcriber,
-        _Report(len(files)) as report,
-    ):
+    with _loading(model):
+        transcriber = Transcriber(model=model, device=device, dtype=dtype, threads=threads)
+    with transcriber, _Report(len(files)) as report:
         submit = partial(
             transcriber.submit,
             prompt=prompt,
@@ -328,6 +327,19 @@ class _Report:
             yield
         finally:
             self._bar.start()
+
+
+@contextmanager
+def _loading(model: str) -> Iterator[None]:
+    """Say on a terminal what takes so long."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    message = f"loading {model} (the first time, functions are compiled for this machine)"
+    with Console(stderr=True).status(message):
+        yield
 
 
 def _progress_bar(total: int) -> Progress:

@@ -68,8 +68,6 @@ class Runner:
                 f"kv_bytes is {config.kv_bytes}, one block of this model takes {block_bytes}",
                 field="kv_bytes",
             )
-        if on_cpu:
-            kernels.prepare(model.dtype)
         self._attention: Attention = (
             CpuAttention(decoder, self.num_blocks, config.block_tokens, dtype=model.dtype)
             if on_cpu
@@ -81,6 +79,8 @@ class Runner:
                 device=model.device,
             )
         )
+        if on_cpu:
+            kernels.prepare(model.dtype)
 
     @torch.inference_mode()
     def encode(self, windows: Seq[Window], audio_tokens: Seq[int]) -> list[torch.Tensor]:

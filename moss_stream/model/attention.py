@@ -95,8 +95,8 @@ LONG_QUERIES = 256
 class CpuAttention:
     """Attention in float32 over KV kept in the weights' dtype, by `kernels.attention`.
 
-    A long prefill computes more than it reads, so there matrix products beat the kernel: twice as
-    fast from 4000 positions on, and a third slower at 500.
+    A long prefill computes more than it reads, so there matrix products beat the kernel: in
+    bfloat16 as fast at 1024 positions and twice as fast from 4000 on, in float32 1.6 times.
 
     Args:
         spec: Decoder sizes.
@@ -168,17 +168,19 @@ def _attend_long(
 
     Scores are products in float32; values are weighed in the dtype they have, as fused kernels do.
     """
-    tokens, heads, _ = queries.shape
-    group = heads // len(stored)
+    tokens, heads, width = queries.shape
     start = len(slots) - tokens
     later = torch.ones(LONG_QUERIES, LONG_QUERIES, dtype=torch.bool).triu(1)
-    for kv_head, (keys, values) in enumerate(stored):
+    # Heads that share keys become more queries of one head.
+    shape = (tokens, len(stored), heads // len(stored), width)
+    queries, output = queries.view(shape), output.view(shape)
+    for head, (keys, values) in enumerate(stored):
         score, values = Linear(keys[slots].float()), values[slots]
-        for head in range(kv_head * group, (kv_head + 1) * group):
-            for first in range(0, tokens, LONG_QUERIES):
-                some = queries[first : first + LONG_QUERIES, head].contiguous()
-                own, end = start + first, start + first + len(some)
-                scores = score(some)[:, :end].contiguous()
-                scores[:, own:].masked_fill_(later[: len(some), : len(some)], float(LOWEST))
-                mix = multiplier(values[:end])
-                output[first : first + len(some), head] = mix(softmax_(scores).to(values.dtype))
+        for first in range(0, tokens, LONG_QUERIES):
+            some = queries[first : first + LONG_QUERIES, head]
+            own, end = start + first, start + first + len(some)
+            scores = score(some.reshape(-1, width))[:, :end].contiguous()
+            hidden = later[: len(some), None, : len(some)]
+            scores.view(*some.shape[:2], end)[..., own:].masked_fill_(hidden, float(LOWEST))
+            mixed = multiplier(values[:end])(softmax_(scores).to(values.dtype))
+            output[first : first + len(some), head] = mixed.view(some.shape)

@@ -8,9 +8,9 @@ import platform
 # Numbers of glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 KEPT_BYTES = 256 << 20
-"""Memory that is kept for the next step at most."""
+"""Memory that is kept for the next step at most, of the heap that the first thread uses."""
 _LARGEST_ON_HEAP = 32 << 20
-"""What is larger is never kept; glibc allows no more."""
+"""What is larger is never kept; glibc allows no more. Also what other heaps keep."""
 
 
 def keep_freed_memory() -> bool:
@@ -28,7 +28,7 @@ def keep_freed_memory() -> bool:
     wishes = (
         (_M_TRIM_THRESHOLD, KEPT_BYTES),
         (_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP),
-        # The memory of a thread other than the first is kept only by its padding.
+        # A heap of other threads keeps as much as its padding.
         (_M_TOP_PAD, _LARGEST_ON_HEAP),
     )
     return all(mallopt(name, value) for name, value in wishes)

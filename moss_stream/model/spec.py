@@ -287,12 +287,25 @@ def _decoder_spec(config: _Fields, fields: _Fields) -> DecoderSpec:
         )
     width = fields.integer("hidden_size")
     num_heads = fields.integer("num_attention_heads")
+    num_kv_heads = fields.integer("num_key_value_heads", default=num_heads)
+    head_dim = fields.integer("head_dim", default=width // num_heads)
+    if num_heads % num_kv_heads:
+        raise UnsupportedModelError(
+            f"num_attention_heads is {num_heads}, which is no multiple of the {num_kv_heads} of "
+            "num_key_value_heads",
+            field="num_key_value_heads",
+        )
+    if head_dim % 2:
+        raise UnsupportedModelError(
+            f"head_dim is {head_dim}; rotary positions turn pairs, so it must be even",
+            field="head_dim",
+        )
     return DecoderSpec(
         num_layers=fields.integer("num_hidden_layers"),
         width=width,
         num_heads=num_heads,
-        num_kv_heads=fields.integer("num_key_value_heads", default=num_heads),
-        head_dim=fields.integer("head_dim", default=width // num_heads),
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
         mlp_width=fields.integer("intermediate_size"),
         vocab_size=fields.integer("vocab_size"),
         max_positions=fields.integer("max_position_embeddings"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -83,6 +85,15 @@ def test_rotated_heads_on_cpu_equal_torch(
     )
 
 
+def test_norms_refuse_weights_that_do_not_fit() -> None:
+    x = torch.ones(1, 8)
+    with pytest.raises(ValueError, match="weight"):
+        norm_kernels.rms_norm(x, torch.ones(4), EPS)
+    with pytest.raises(ValueError, match="cos"):
+        cos = torch.ones(1, 8, dtype=torch.bfloat16)
+        norm_kernels.rotate_heads(x[:, None], torch.ones(1, 8), EPS, cos, torch.ones(1, 8))
+
+
 def test_norms_of_many_tokens_use_all_threads_and_lose_none() -> None:
     x = torch.arange(1, 4097, dtype=torch.float32)[:, None].expand(4096, 8).contiguous()
     assert torch.allclose(norm_kernels.rms_norm(x, torch.ones(8), EPS), torch.ones(4096, 8))
@@ -101,6 +112,31 @@ print(softmax_(torch.zeros(2, 4, dtype=torch.bfloat16)).tolist())
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str([[0.25] * 4] * 2)
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+def test_kernels_are_compiled_anew_where_kept_code_is_damaged(ending: str, tmp_path: Path) -> None:
+    program = """
+import torch
+from moss_stream.model.kernels.softmax import softmax_
+print(softmax_(torch.zeros(2, 4, dtype=torch.bfloat16)).tolist())
+"""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, env=environment
+        )
+
+    assert run().returncode == 0
+    kept = list(tmp_path.rglob(f"*.{ending}"))
+    assert kept
+    for file in kept:
+        file.write_bytes(file.read_bytes()[:20])
+    done = run()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str([[0.25] * 4] * 2)
+    assert "compiled code can be neither read nor kept" in done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts what Linux counts")

@@ -94,6 +94,25 @@ def test_an_unusable_configuration_names_the_field(
         load_model(broken)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_attention_heads": 7, "num_key_value_heads": 2}, "is 7, which is no multiple of"),
+        ({"num_attention_heads": 2, "num_key_value_heads": 4}, "is 2, which is no multiple of"),
+        ({"head_dim": 15}, "head_dim is 15"),
+    ],
+)
+def test_heads_that_do_not_fit_are_refused(
+    tiny_directory: Path, tmp_path: Path, changes: dict[str, int], message: str
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_directory, broken)
+    text_config = json.loads((broken / "config.json").read_text())["text_config"]
+    edit_json(broken / "config.json", text_config=text_config | changes)
+    with pytest.raises(UnsupportedModelError, match=message):
+        load_model(broken)
+
+
 def test_a_directory_without_configuration_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match=r"no config\.json: not a checkpoint"):
         load_model(tmp_path)

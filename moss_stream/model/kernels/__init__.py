@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+
 import torch
 
 from moss_stream.model.kernels import attention, norms, softmax
+
+logger = logging.getLogger(__name__)
+
+_NOTICE_AFTER_S = 2.0
+"""Reading what was compiled takes less."""
 
 
 def prepare(dtype: torch.dtype) -> None:
@@ -12,5 +20,10 @@ def prepare(dtype: torch.dtype) -> None:
 
     Takes ten seconds the first time on a machine, then what reading it takes.
     """
-    for module in (attention, norms, softmax):
-        module.compiled(dtype)
+    notice = threading.Timer(_NOTICE_AFTER_S, logger.info, ["compiling for this machine, once"])
+    notice.start()
+    try:
+        for module in (attention, norms, softmax):
+            module.compiled(dtype)
+    finally:
+        notice.cancel()

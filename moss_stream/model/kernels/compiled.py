@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
+import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -17,22 +20,15 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+logger = logging.getLogger(__name__)
+
 F32 = np.float32
 Work = Callable[[Any], None]
 LOWEST = F32(-1e30)
-"""Below every score."""
+"""Below the scores of any sane model."""
 
 
-def _keeps_compiled_code() -> bool:
-    """Whether numba finds a folder it may write to, beside this file or the user's."""
-    try:
-        numba.njit(cache=True)(_keeps_compiled_code)
-    except RuntimeError:
-        return False
-    return True
-
-
-OPTIONS = {"fastmath": True, "error_model": "numpy", "cache": _keeps_compiled_code()}
+OPTIONS = {"fastmath": True, "error_model": "numpy"}
 """How everything is compiled."""
 
 
@@ -86,7 +82,7 @@ def rounded(x, like):
 
 @numba.njit(**OPTIONS)
 def exp(x):
-    """Exponential of at most 0, within 2e-7; a loop over it becomes vector instructions."""
+    """Exponential of at most 0, within 2e-7 and never 0; a loop over it becomes vectors."""
     x = max(x * F32(1.4426950408889634), F32(-126))
     whole = np.floor(x + F32(0.5))
     part = x - whole
@@ -118,6 +114,24 @@ def highest(numbers, at_least):
     return np.int32(_ordered(top)).view(np.float32)
 
 
+def _keeps_compiled_code() -> bool:
+    """Whether numba finds a folder it may write to, beside this file or the user's."""
+    try:
+        numba.njit(cache=True)(_keeps_compiled_code)
+    except RuntimeError:
+        return False
+    return True
+
+
+@functools.cache
+def _sources() -> str:
+    """Digest of all that goes into compiled code, this folder's files."""
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def work(dtype: torch.dtype, *, bfloat16: Work, float32: Work) -> Any:
     """Compile what every thread of a team runs, called with the addresses that `run` gives.
 
@@ -129,14 +143,22 @@ def work(dtype: torch.dtype, *, bfloat16: Work, float32: Work) -> Any:
         float32: What to compile for that one.
     """
     function = {torch.bfloat16: bfloat16, torch.float32: float32}[dtype]
-    return numba.cfunc(types.void(types.CPointer(types.voidptr)), **OPTIONS)(function)
+    # numba looks only at the file of the function itself to see whether what it kept is old.
+    function.__qualname__ = f"{function.__qualname__}_{_sources()}"
+    signature = types.void(types.CPointer(types.voidptr))
+    if _keeps_compiled_code():
+        try:
+            return numba.cfunc(signature, **OPTIONS, cache=True)(function)
+        except Exception as cause:  # whatever a full disk or a damaged file may come to
+            logger.warning("compiled code can be neither read nor kept: %s", cause)
+    return numba.cfunc(signature, **OPTIONS)(function)
 
 
 @functools.cache
 def _parallel() -> Any:
     """What runs a function on every thread of torch's own team: another team would be in its way.
 
-    None where torch was built with another OpenMP than GNU's: one thread does all the work then.
+    None where torch's OpenMP has no such function: one thread does all the work then.
     """
     try:
         parallel = ctypes.CDLL(torch._C.__file__).GOMP_parallel

@@ -120,8 +120,16 @@ def _threads(tokens: int) -> int:
     return torch.get_num_threads() if tokens >= SHARED_TOKENS else 1
 
 
+def _check(x: torch.Tensor, **others: torch.Tensor) -> None:
+    """Compiled code reads on where a tensor ends."""
+    for name, other in others.items():
+        if (other.dtype, other.shape[-1]) != (x.dtype, x.shape[-1]):
+            raise ValueError(f"{name} is {other.dtype} {list(other.shape)}, x {list(x.shape)}")
+
+
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
     """See `model.norms.rms_norm`, on CPU."""
+    _check(x, weight=weight)
     x = x.contiguous()
     output = torch.empty_like(x)
     run(compiled(x.dtype).norm, _threads(len(x)), x.shape, (x, weight, eps, output))
@@ -132,6 +140,7 @@ def rotate_heads(
     x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
 ) -> torch.Tensor:
     """See `model.norms.rotate_heads`, on CPU."""
+    _check(x, weight=weight, cos=cos, sin=sin)
     x = x.contiguous()
     tokens, all_heads, width = x.shape
     output = x.new_empty(tokens, len(weight), width)
