@@ -49,7 +49,7 @@ class Decoder:
         self.spec = spec
         self.weights = weights
         self._activation = ACTIVATIONS[spec.activation]
-        self._eps = torch.tensor([spec.norm_eps], device=weights.embedding.device)
+        self._eps = torch.tensor([spec.norm_eps])  # on CPU: reading it never waits for a device
         self._rotary = RotaryTable(spec, weights.embedding.dtype, weights.embedding.device)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:

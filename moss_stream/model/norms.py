@@ -14,7 +14,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: torch.Tensor) -> torch.
     Args:
         x: [T, D].
         weight: [D].
-        eps: [1] float32.
+        eps: [1] float32, on CPU.
 
     Returns:
         [T, D] in the dtype of `x`.
@@ -32,7 +32,7 @@ def rotate_heads(
     Args:
         x: [T, all heads, D].
         weight: [heads, D] of the norms: how many heads there are to be.
-        eps: [1] float32.
+        eps: [1] float32, on CPU.
         cos: [T, D].
         sin: [T, D].
 

@@ -18,9 +18,10 @@ _NOTICE_AFTER_S = 2.0
 def prepare(dtype: torch.dtype) -> None:
     """Compile everything for one dtype, so that no request waits for it.
 
-    Takes ten seconds the first time on a machine, then what reading it takes.
+    Takes about eight seconds the first time on a machine, then what reading it takes.
     """
     notice = threading.Timer(_NOTICE_AFTER_S, logger.info, ["compiling for this machine, once"])
+    notice.daemon = True  # else Ctrl-C would wait for it
     notice.start()
     try:
         for module in (attention, norms, softmax):

@@ -135,7 +135,8 @@ def _sources() -> str:
 def work(dtype: torch.dtype, *, bfloat16: Work, float32: Work) -> Any:
     """Compile what every thread of a team runs, called with the addresses that `run` gives.
 
-    Takes seconds where it was never asked for before.
+    Takes seconds where it was never asked for before. Two functions and not one with a type as a
+    free variable, because numba would find nothing of that again.
 
     Args:
         dtype: Of the tensors that are worked on.
