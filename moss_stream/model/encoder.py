@@ -63,6 +63,8 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": F.relu,
 }
 """Activation functions a checkpoint may name."""
+EDGE_FRAMES = 8
+"""Equal frames at the end of a window that are convolved: the last two outputs see six of them."""
 
 
 class Encoder:
@@ -88,10 +90,7 @@ class Encoder:
             Per window [audio tokens, width of the decoder], dtype and device of the weights.
         """
         weights = self.weights
-        x = mels.to(dtype=weights.positions.dtype, device=weights.positions.device)
-        x = F.gelu(F.conv1d(x, *weights.conv1, padding=1))
-        x = F.gelu(F.conv1d(x, *weights.conv2, stride=2, padding=1))
-        hidden = (x.transpose(1, 2) + weights.positions).contiguous()
+        hidden = self._convolve(mels) + weights.positions
         for layer in weights.layers[:-1]:
             hidden = self._layer(layer, hidden, hidden)
         # Only the frames that are kept need the last layer's queries; its keys need them all.
@@ -106,6 +105,18 @@ class Encoder:
             torch.split(weights.projector_norm(weights.projector_out(x)), list(audio_tokens))
         )
 
+    def _convolve(self, mels: torch.Tensor) -> torch.Tensor:
+        """Turn mels [W, M, F] into [W, F / 2, D], on the weights' device."""
+        weights = self.weights
+        # The frames of the padding are equal, so what becomes of them is too, but for the edges.
+        left_out = max(_num_equal_at_end(mels) - EDGE_FRAMES, 0) // 2 * 2
+        x = mels[:, :, : mels.shape[2] - left_out]
+        x = x.to(dtype=weights.positions.dtype, device=weights.positions.device)
+        x = F.gelu(F.conv1d(x, *weights.conv1, padding=1))
+        x = F.gelu(F.conv1d(x, *weights.conv2, stride=2, padding=1)).transpose(1, 2).contiguous()
+        before_edge = x[:, -2:-1].expand(-1, left_out // 2, -1)
+        return torch.cat((x[:, :-1], before_edge, x[:, -1:]), 1)
+
     def _layer(
         self, layer: EncoderLayer, hidden: torch.Tensor, context: torch.Tensor
     ) -> torch.Tensor:
@@ -118,6 +129,12 @@ class Encoder:
         )
         hidden = hidden + layer.output(mixed.transpose(1, 2).flatten(2))
         return hidden + layer.down(self._activation(layer.up(layer.mlp_norm(hidden))))
+
+
+def _num_equal_at_end(mels: torch.Tensor) -> int:
+    """Count the frames of [W, M, F] that equal the last one and have none that differs after."""
+    differing = (mels != mels[:, :, -1:]).any(0).any(0).nonzero()
+    return mels.shape[2] - (int(differing[-1]) + 1 if len(differing) else 0)
 
 
 def bidirectional_attention(

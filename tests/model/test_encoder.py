@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from support.clips import load_clip
@@ -12,9 +14,9 @@ from moss_stream.model.encoder import bidirectional_attention
 from moss_stream.recordings.request import cut_windows
 
 
-def embed(model: Model, name: str) -> torch.Tensor:
+def embed(model: Model, samples: npt.NDArray[np.float32]) -> torch.Tensor:
     audio = model.spec.audio
-    windows = cut_windows(load_clip(name), audio.window_samples)
+    windows = cut_windows(samples, audio.window_samples)
     with torch.inference_mode():
         mels = torch.stack([model.mel(window.samples) for window in windows])
         tokens = [audio.audio_tokens(len(window.samples)) for window in windows]
@@ -24,12 +26,33 @@ def embed(model: Model, name: str) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["seen_voice_000", "mix_long_001"])
 def test_embeddings_equal_reference(mini: Model, mini_directory: Path, name: str) -> None:
     expected = reference_audio_features(mini_directory, load_clip(name))
-    torch.testing.assert_close(embed(mini, name), expected, atol=2e-4, rtol=1e-3)
+    torch.testing.assert_close(embed(mini, load_clip(name)), expected, atol=2e-4, rtol=1e-3)
 
 
 def test_embeddings_equal_reference_on_random_weights(tiny: Model, tiny_directory: Path) -> None:
     expected = reference_audio_features(tiny_directory, load_clip("mix_long_001"))
-    torch.testing.assert_close(embed(tiny, "mix_long_001"), expected, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(
+        embed(tiny, load_clip("mix_long_001")), expected, atol=1e-4, rtol=1e-3
+    )
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.5, 29.9, 29.99, 30.0])
+def test_embeddings_equal_reference_however_much_is_padding(
+    tiny: Model, tiny_directory: Path, seconds: float
+) -> None:
+    samples = np.resize(load_clip("seen_voice_000"), int(seconds * 16000))
+    expected = reference_audio_features(tiny_directory, samples)
+    torch.testing.assert_close(embed(tiny, samples), expected, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("silent_from", [0, 1000, 240_000, 479_000])
+def test_embeddings_equal_reference_where_audio_ends_in_zeros(
+    tiny: Model, tiny_directory: Path, silent_from: int
+) -> None:
+    samples = np.resize(load_clip("seen_voice_000"), 480_000)
+    samples[silent_from:] = 0
+    expected = reference_audio_features(tiny_directory, samples)
+    torch.testing.assert_close(embed(tiny, samples), expected, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
