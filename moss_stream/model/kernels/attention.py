@@ -34,7 +34,7 @@ TILE_QUERIES = 64
 TILE_POSITIONS = 128
 """Positions that are read at one time: their scores stay in cache."""
 SHARED_TOKENS = 16
-"""From so many tokens on, threads share the storing; calling them costs as much as a few."""
+"""Tokens a thread stores at one time; of fewer, one thread does it all."""
 SCRATCH = 4 * TILE_POSITIONS + 2 * TILE_QUERIES
 """float32 numbers a thread needs: scores of four queries, and of each query a maximum and a sum."""
 
@@ -264,7 +264,7 @@ def _store_work(addresses, number):
     at = numba.carray(addresses, 9)
     sizes = numba.carray(at[0], 8, np.int64)
     tokens, heads, width, kv_heads, slots = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
-    next_token = numba.carray(at[1], 2, np.int64)
+    next_tokens = numba.carray(at[1], 2, np.int64)
     # A token's heads lie together, tokens a stride apart.
     queries = numba.carray(at[2], (tokens, sizes[5]), number)
     keys = numba.carray(at[3], (tokens, sizes[6]), number)
@@ -274,16 +274,22 @@ def _store_work(addresses, number):
     scale = numba.carray(at[7], 1, np.float32)[0]
     scaled = numba.carray(at[8], (tokens, heads * width), np.float32)
     while True:
-        t = claim(next_token.ctypes)
-        if t >= tokens:
+        first = SHARED_TOKENS * claim(next_tokens.ctypes)
+        if first >= tokens:
             return
         for head in range(kv_heads):
-            at_head = slice(head * width, (head + 1) * width)
-            stored[head, 0, places[t]] = keys[t, at_head]
-            stored[head, 1, places[t]] = values[t, at_head]
-        query, output = queries[t], scaled[t]
-        for d in range(len(output)):
-            output[d] = wide(query[d]) * scale
+            for t in range(first, min(first + SHARED_TOKENS, tokens)):
+                key, value, place = keys[t], values[t], places[t]
+                own_key, own_value = stored[head, 0, place], stored[head, 1, place]
+                # Loops, as assigning slices takes three times as long.
+                for d in range(width):
+                    own_key[d] = key[head * width + d]
+                for d in range(width):
+                    own_value[d] = value[head * width + d]
+        for t in range(first, min(first + SHARED_TOKENS, tokens)):
+            query, output = queries[t], scaled[t]
+            for d in range(len(output)):
+                output[d] = wide(query[d]) * scale
 
 
 def _store_bfloat16(addresses):
