@@ -1,8 +1,9 @@
 """The server under test, in a process of its own.
 
 `refresh` is the server as it is. `redecode` decodes everything anew each time, as servers without
-these means do: no draft, nothing committed before the final, and every window unknown to the
-encoder cache and to the prefix index. Endpoints, eager finals, intervals and priorities are equal.
+these means do: no draft, no tag foreseen, nothing committed before the final, and every window
+unknown to the encoder cache and to the prefix index. Endpoints, eager finals, intervals and
+priorities are equal.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class RedecodingEngine(Engine):
     def submit_async(self, request: Request) -> AsyncHandle:
         """See `Engine`."""
         windows = tuple(UnseenWindow(window.samples) for window in request.windows)
-        return super().submit_async(replace(request, windows=windows, draft=()))
+        return super().submit_async(replace(request, windows=windows, draft=(), spelling=None))
 
 
 class NoRecordings:

@@ -1,8 +1,9 @@
 """A growing utterance refreshed at intervals: draft verification against full re-decoding.
 
-Both ways run on the same engine settings and see the same audio at every refresh; the texts must
-be equal at every step. They take turns utterance by utterance, each on an engine of its own: two
-engines in one process would share the cores even while one of them is idle (`model/threads.py`).
+Both ways run on the same engine settings and see the same audio at every refresh; the texts must be
+equal at every step. Re-decoding takes a step for every token: it foresees no tags either. They take
+turns utterance by utterance, each on an engine of its own: two engines in one process would share
+the cores even while one of them is idle (`model/threads.py`).
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ class Totals:
 
 
 def refresh(
-    model: Model, engine: Engine, samples: Any, draft: tuple[int, ...], totals: Totals
+    model: Model, engine: Engine, samples: Any, draft: tuple[int, ...] | None, totals: Totals
 ) -> tuple[int, ...]:
+    """Transcribe what was heard so far; without a draft, every token takes a step."""
     windows = cut_windows(samples, model.spec.audio.window_samples)
     request = Request(
         prompt=model.prompts.build([len(window.samples) for window in windows]),
@@ -45,7 +47,8 @@ def refresh(
         max_new_tokens=64 + int(OUTPUT_TOKENS_PER_S * len(samples) / RATE_HZ),
         stop_ids=model.spec.stop_ids,
         markup_ids=model.tokenizer.markup_ids,
-        draft=draft,
+        draft=draft or (),
+        spelling=None if draft is None else model.spelling,
         priority=Priority.PARTIAL,
     )
     started = time.perf_counter()
@@ -73,7 +76,7 @@ def grow(
             previous: tuple[int, ...] = ()
             for step in range(1, int(seconds / interval_s) + 1):
                 heard = audio[: int(step * interval_s * RATE_HZ)]
-                draft = previous if name == "draft" else ()
+                draft = previous if name == "draft" else None
                 previous = refresh(model, engine, heard, draft, totals[name])
                 texts[name].append(previous)
             engine.close()

@@ -99,9 +99,9 @@ class Usage:
     encoder_misses: int = 0
     """Windows the encoder computed."""
     draft_tokens: int = 0
-    """Draft tokens offered for verification, forced ones apart."""
+    """Tokens proposed, from the draft or as tags that are foreseen; forced ones apart."""
     draft_accepted: int = 0
-    """Draft tokens the model agreed with."""
+    """Those of them the model agreed with."""
     output_tokens: int = 0
     """Tokens of the output, forced ones included, the end token apart."""
     decode_steps: int = 0

@@ -11,6 +11,7 @@ from enum import IntEnum, StrEnum
 
 from moss_stream.config import check_range, check_whole
 from moss_stream.errors import ConfigError
+from moss_stream.transcript.spelling import Spelling
 from moss_stream.types import Prompt, Timing, Usage, Window
 
 MAX_TOKENS = 1 << 24
@@ -73,6 +74,9 @@ class Request:
     markup_ids: frozenset[int] = frozenset()
     """Tokens of times and speaker tags, which do not count as words: the model can say the same
     again and again under new times."""
+    spelling: Spelling | None = None
+    """How the model spells text; tags are foreseen with it, which saves steps and changes
+    nothing else."""
 
     def __post_init__(self) -> None:
         if len(self.windows) != len(self.prompt.window_tokens):

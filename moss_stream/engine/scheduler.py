@@ -334,7 +334,7 @@ def _rank(sequence: Sequence) -> tuple[int, float, int]:
 def _last_row(sequence: Sequence, draft_limit: int) -> Row:
     """Feed all known tokens that are left, and proposals that leave room for one more token."""
     room = sequence.max_positions - len(sequence.known) - 1
-    proposed = sequence.draft.propose(min(draft_limit, room))
+    proposed = sequence.propose(min(draft_limit, room))
     ids = (*sequence.known[sequence.num_computed :], *proposed)
     return Row(sequence, sequence.num_computed, ids, len(proposed), 1 + len(proposed))
 
@@ -349,7 +349,6 @@ def _extend(sequence: Sequence, emitted: Seq[int]) -> StopReason | None:
         if token in request.stop_ids:
             return StopReason.END
         is_word = sequence.append(token)
-        sequence.draft.observe((token,))
         if request.stop_loops and is_word and (repeated := loop_length(sequence.words)):
             first_repeated = sequence.word_positions[-repeated]
             del sequence.known[max(first_repeated, sequence.num_given) :]

@@ -16,6 +16,7 @@ from enum import Enum, auto
 
 from moss_stream.engine.prefix import BlockKey, block_keys
 from moss_stream.engine.request import Request, StopReason
+from moss_stream.engine.tag_draft import TagDraft
 from moss_stream.engine.verify import Draft
 from moss_stream.types import TEXT_SLOT
 
@@ -61,12 +62,17 @@ class Sequence:
         self.rank: tuple[int, float, int] = (request.priority, request.deadline_s, id)
         """Order of service, lower first: priority, deadline, arrival."""
         self.draft = Draft(request.draft)
+        self._tag_draft: TagDraft | None = None
+        if request.spelling is not None:
+            audio_s = request.prompt.audio_tokens * request.spelling.time_step_s
+            self._tag_draft = TagDraft(request.spelling, audio_s)
+            self._tag_draft.observe(request.forced)
         self.prefix_hit_tokens = 0
         """Positions whose KV came from the prefix index."""
         self.draft_tokens = 0
-        """Draft tokens verified."""
+        """Proposed tokens that were verified."""
         self.draft_accepted = 0
-        """Draft tokens the model agreed with."""
+        """Those the model agreed with."""
         self.decode_steps = 0
         """Steps after the prefill."""
         self.words: list[int] = []
@@ -78,9 +84,25 @@ class Sequence:
         self._keys: list[BlockKey] = []
         self._window_positions = _window_positions(request)
 
+    def propose(self, limit: int) -> tuple[int, ...]:
+        """Return at most `limit` tokens the output may go on with.
+
+        Where the draft was wrong just now, the tag that is foreseen is the better guess, unless
+        the draft says so too and more.
+        """
+        drafted = self.draft.propose(limit)
+        if self._tag_draft is None or (drafted and self.draft.agrees):
+            return drafted
+        foreseen = self._tag_draft.propose(limit)
+        is_more = len(drafted) > len(foreseen) and drafted[: len(foreseen)] == foreseen
+        return drafted if is_more else foreseen
+
     def append(self, token: int) -> bool:
         """Add a token to the output; True when it is a word."""
         self.known.append(token)
+        self.draft.observe((token,))
+        if self._tag_draft is not None:
+            self._tag_draft.observe((token,))
         return self._note_word(len(self.known) - 1)
 
     def _note_word(self, position: int) -> bool:

@@ -19,6 +19,7 @@ from moss_stream.model.spec import ModelSpec, load_spec
 from moss_stream.model.threads import in_passing
 from moss_stream.model.tokenizer import Tokenizer
 from moss_stream.model.weights import expected_shapes, load_weights
+from moss_stream.transcript.spelling import Spelling
 
 SHIPPED = {"mini": Path(__file__).parent.parent / "assets" / "mini"}
 """Checkpoints that come with the package."""
@@ -34,6 +35,7 @@ class Model:
 
     spec: ModelSpec
     tokenizer: Tokenizer
+    spelling: Spelling
     prompts: PromptBuilder
     mel: MelFrontEnd
     encoder: Encoder
@@ -142,6 +144,7 @@ def _load(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> Model:
     return Model(
         spec=spec,
         tokenizer=tokenizer,
+        spelling=Spelling(tokenizer.encode, tokenizer.decode, spec.audio.token_s),
         prompts=PromptBuilder(spec, tokenizer),
         mel=MelFrontEnd(spec.audio),
         encoder=Encoder(spec, encoder),

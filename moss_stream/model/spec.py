@@ -53,6 +53,11 @@ class AudioSpec:
         """Samples behind one audio token."""
         return self.hop_samples * CONV_STRIDE * self.merge_size
 
+    @property
+    def token_s(self) -> float:
+        """Seconds behind one audio token."""
+        return self.token_samples / self.rate_hz
+
     def audio_tokens(self, num_samples: int) -> int:
         """Audio tokens of one window of `num_samples` samples; a started token counts."""
         return -(-num_samples // self.token_samples)

@@ -123,6 +123,7 @@ def build_request(
         seed=options.seed,
         stop_loops=options.guards,
         markup_ids=model.tokenizer.markup_ids,
+        spelling=model.spelling,
     )
 
 

@@ -61,8 +61,12 @@ class Metrics:
             "moss_prefix_hit_tokens", "Prompt positions whose KV was reused."
         )
         self._output_tokens = self._counter("moss_output_tokens", "Output tokens of results.")
-        self._drafted = self._counter("moss_draft_tokens", "Draft tokens offered.")
-        self._accepted = self._counter("moss_draft_accepted_tokens", "Draft tokens agreed with.")
+        self._drafted = self._counter(
+            "moss_draft_tokens", "Tokens proposed by drafts and as tags that are foreseen."
+        )
+        self._accepted = self._counter(
+            "moss_draft_accepted_tokens", "Those of them the model agreed with."
+        )
         self._stages = self._counter(
             "moss_stage_seconds", "Time of requests by stage; a shared step counts for each.",
             ["stage"],

@@ -295,6 +295,7 @@ def live_request(
         max_new_tokens=min(budget, room),
         stop_ids=model.spec.stop_ids,
         markup_ids=model.tokenizer.markup_ids,
+        spelling=model.spelling,
         forced=asked.forced,
         draft=asked.draft,
         # Finals wait for what is asked about speakers.

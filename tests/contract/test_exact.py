@@ -147,6 +147,29 @@ def test_draft_changes_nothing(checkpoint: tuple[Path, Model], kind: str) -> Non
         assert result.accepted_length == accepted.get(kind, result.accepted_length)
 
 
+@pytest.mark.parametrize("name", CLIPS)
+def test_foreseen_tags_change_nothing(checkpoint: tuple[Path, Model], name: str) -> None:
+    directory, model = checkpoint
+    samples = load_clip(name)
+    expected = reference_generate(directory, samples, max_new_tokens=ALL_TOKENS)
+    # A draft that is wrong here and there, so that each has its turn.
+    drafts = [(), tuple(token + (index % 7 == 3) for index, token in enumerate(expected))]
+    with running(model) as engine:
+        for draft in drafts:
+            request = make_request(
+                model, samples, max_new_tokens=ALL_TOKENS, draft=draft, spelling=model.spelling
+            )
+            assert list(engine.submit(request).result(60).token_ids) == expected
+
+
+def test_foreseen_tags_save_decode_steps(mini: Model) -> None:
+    samples = load_clip("mix_duo_002")
+    request = make_request(mini, samples, max_new_tokens=ALL_TOKENS, spelling=mini.spelling)
+    with running(mini) as engine:
+        result = engine.submit(request).result(60)
+    assert result.usage.decode_steps < 0.75 * len(result.token_ids)
+
+
 def test_right_draft_saves_the_decode_steps(mini: Model) -> None:
     samples = load_clip("mix_duo_002")
     with running(mini) as engine:
@@ -177,7 +200,14 @@ def test_mixed_batch_changes_nothing(checkpoint: tuple[Path, Model]) -> None:
     expected = [reference_generate(directory, c, max_new_tokens=NEW_TOKENS) for c in clips]
     with running(model, step_tokens=96, encode_windows=1) as engine:
         handles = [
-            engine.submit(make_request(model, clip, draft=tuple(ids[: 7 * index])))
+            engine.submit(
+                make_request(
+                    model,
+                    clip,
+                    draft=tuple(ids[: 7 * index]),
+                    spelling=model.spelling if index % 2 else None,
+                )
+            )
             for index, (clip, ids) in enumerate(zip(clips, expected, strict=True))
         ]
         results = [list(handle.result(60).token_ids) for handle in handles]

@@ -19,7 +19,16 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from support.scheduling import BLOCK, LOOPING, STOP, VOCABULARY, Simulation, make_request, run_alone
+from support.scheduling import (
+    BLOCK,
+    LOOPING,
+    SPELLING,
+    STOP,
+    VOCABULARY,
+    Simulation,
+    make_request,
+    run_alone,
+)
 
 from moss_stream.engine.request import Priority, Request
 from moss_stream.engine.scheduler import Row
@@ -41,6 +50,7 @@ def make_requests(draw: st.DrawFn) -> Request:
         deadline_s=draw(st.sampled_from([1.0, 2.0, float("inf")])),
         stream_id=draw(st.sampled_from([None, "a", "b"])),
         stop_loops=draw(st.booleans()),
+        spelling=draw(st.sampled_from([None, SPELLING])),
     )
     forced = draw(st.just([]) | st.lists(TOKENS, max_size=request.max_new_tokens - 1))
     request = replace(request, forced=tuple(forced))

@@ -16,6 +16,7 @@ from moss_stream.engine.request import Request, StopReason
 from moss_stream.engine.scheduler import Row, Scheduler
 from moss_stream.engine.sequence import Sequence, State
 from moss_stream.transcript.guards import loop_length
+from moss_stream.transcript.spelling import Spelling
 from moss_stream.types import TEXT_SLOT, Prompt, Window
 
 BLOCK = 4
@@ -24,6 +25,13 @@ AUDIO = 1
 LOOPING = 2
 """A prompt that begins with this id makes the model say the same few words for ever."""
 VOCABULARY = 12
+_CHARACTERS = "???[S012.]ab"
+"""What each token stands for, so that tags are foreseen in the noise."""
+SPELLING = Spelling(
+    encode=lambda text: [max(_CHARACTERS.find(character), 3) for character in text],
+    decode=lambda tokens: "".join(_CHARACTERS[token] for token in tokens),
+    time_step_s=0.1,
+)
 LONG: dict[str, Any] = {"max_new_tokens": 12, "stop_ids": frozenset[int](), "stop_loops": False}
 """Fields of a request whose output has its full length."""
 
