@@ -125,9 +125,9 @@ def serve(
 ) -> None:
     """Serve live captions and transcriptions of files over HTTP and WebSockets."""
     from moss_stream.server.app import Backend  # imports torch
-    from moss_stream.server.auth import check_bind, load_keys
+    from moss_stream.server.auth import load_keys
     from moss_stream.server.hub import model_threads
-    from moss_stream.server.serve import run
+    from moss_stream.server.serve import run, take_address
     from moss_stream.transcriber import Transcriber
 
     config = ServerConfig(
@@ -146,7 +146,7 @@ def serve(
         database=default_database() if database is None else database,
         room_retention_days=room_retention_days,
     )
-    check_bind(config.host, config.api_keys, config.allow_open)  # before the model is loaded
+    sockets = take_address(config)  # before the model is loaded
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     with Transcriber(model, device, dtype, threads=threads or model_threads()) as transcriber:
         backend = Backend(
@@ -157,8 +157,10 @@ def serve(
             recordings=transcriber,
         )
         scheme = "http" if tls_cert is None else "https"
-        typer.echo(f"moss-stream: {model} on {scheme}://{host}:{port}", err=True)
-        run(config, backend)
+        taken = sockets[0].getsockname()[1]
+        typer.echo(f"moss-stream: {model} on {scheme}://{host}:{taken}", err=True)
+        run(config, backend, sockets)
+    typer.echo("moss-stream: stopped", err=True)
 
 
 def default_database() -> str:

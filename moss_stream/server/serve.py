@@ -10,6 +10,7 @@ from types import FrameType
 
 import uvicorn
 
+from moss_stream.errors import ConfigError
 from moss_stream.server.app import Backend, create_app
 from moss_stream.server.auth import check_bind
 from moss_stream.server.config import ServerConfig
@@ -83,13 +84,39 @@ def _is_true(record: logging.LogRecord) -> bool:
     return "returned without completing handshake" not in record.getMessage()
 
 
-def run(config: ServerConfig, backend: Backend) -> None:
-    """Serve until SIGTERM or SIGINT.
+def take_address(config: ServerConfig) -> list[socket.socket]:
+    """Take the address to listen on, so that one which cannot be had is known at once.
+
+    Returns:
+        A socket for each address the host has, all on one port; nobody is let in yet.
 
     Raises:
-        ConfigError: The address is open to a network and there is no key.
+        ConfigError: The address is open to a network and there is no key, or it cannot be had.
     """
     check_bind(config.host, config.api_keys, config.allow_open)
+    sockets: list[socket.socket] = []
+    port = config.port
+    try:
+        found = socket.getaddrinfo(config.host, port, type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sockets.append(socket.socket(family, kind, protocol))
+            sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sockets[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sockets[-1].bind((address[0], port, *address[2:]))
+            port = sockets[-1].getsockname()[1]
+    except OSError as error:
+        for taken in sockets:
+            taken.close()
+        raise ConfigError(
+            f"cannot listen on host {config.host!r}, port {port}: {error.strerror}",
+            field="host" if isinstance(error, socket.gaierror) else "port",
+        ) from error
+    return sockets
+
+
+def run(config: ServerConfig, backend: Backend, sockets: list[socket.socket]) -> None:
+    """Serve on what `take_address` gave until SIGTERM or SIGINT."""
     # uvicorn logs the query of every socket, which may hold a key.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    DrainingServer(config, backend).run()
+    DrainingServer(config, backend).run(sockets)

@@ -1,0 +1,91 @@
+"""The command from its start to its end: the address it takes, what it says, how it stops."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from moss_stream.errors import ConfigError
+from moss_stream.server.config import ServerConfig
+from moss_stream.server.serve import take_address
+
+LIMIT_S = 60
+COMMAND = "import sys; from moss_stream.cli import main; sys.exit(main())"
+
+
+def start(directory: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "serve", "--dtype", "float32", *options],
+        env=os.environ | {"XDG_STATE_HOME": str(directory)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(url: str) -> httpx.Response:
+    """The first answer: the address is said just before anybody is let in."""
+    ends_s = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            return httpx.get(url)
+        except httpx.TransportError:
+            assert time.monotonic() < ends_s
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody else listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        yield other.getsockname()[1]
+
+
+def test_free_port_is_said_and_served_until_the_signal(tmp_path: Path) -> None:
+    process = start(tmp_path, "--port", "0")
+    try:
+        line = next(line for line in process.stderr if "mini on" in line)
+        address = re.search(r"http://127\.0\.0\.1:[1-9][0-9]*", line)[0]
+        assert wait_for(f"{address}/readyz").status_code == 200
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate(timeout=LIMIT_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert rest.splitlines()[-1] == "moss-stream: stopped"
+
+
+def test_taken_port_is_told_before_the_model_is_loaded(tmp_path: Path, taken: int) -> None:
+    # A model that does not exist would be told first, were it looked for.
+    process = start(tmp_path, "--port", str(taken), "--model", "/nonexistent")
+    _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 2
+    assert said.strip().endswith(f"port {taken}: Address already in use")
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_all_addresses_of_a_host_share_one_port() -> None:
+    sockets = take_address(ServerConfig(host="localhost", port=0))
+    try:
+        assert len({listening.getsockname()[1] for listening in sockets}) == 1
+    finally:
+        for listening in sockets:
+            listening.close()
+
+
+def test_address_that_cannot_be_had_names_the_field(taken: int) -> None:
+    with pytest.raises(ConfigError) as port:
+        take_address(ServerConfig(port=taken))
+    assert port.value.field == "port"
+    with pytest.raises(ConfigError, match=r"host 'nowhere\.invalid'") as host:
+        take_address(ServerConfig(host="nowhere.invalid", allow_open=True))
+    assert host.value.field == "host"
