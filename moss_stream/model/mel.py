@@ -70,7 +70,9 @@ class MelFrontEnd:
         spectrum = torch.stft(
             waveform, spec.n_fft, spec.hop_samples, window=self._hann, return_complex=True
         )
-        power = torch.view_as_real(spectrum[:, : self.num_frames]).square().sum(-1)
+        spectrum = spectrum[:, : self.num_frames]
+        # A third of the time that `abs` takes, or a view of both as one more axis.
+        power = spectrum.real.square() + spectrum.imag.square()
         log_mel = torch.full((spec.num_mels, self.num_frames), LOG_FLOOR)
         log_mel[:, : power.shape[1]] = torch.clamp(self._filters @ power, min=1e-10).log10()
         log_mel = torch.maximum(log_mel, log_mel.max() - DYNAMIC_RANGE)
