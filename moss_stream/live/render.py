@@ -10,6 +10,7 @@ from moss_stream.live.events import Final, Hypothesis
 from moss_stream.live.text import plain_text, split_segments
 from moss_stream.live.timeline import Span, Timeline
 from moss_stream.live.utterance import Answer, Utterance
+from moss_stream.transcript.guards import check_pace
 from moss_stream.transcript.markup import parse_markup
 from moss_stream.types import Segment, TranscriptWarning
 
@@ -119,7 +120,12 @@ def final_event(
         start_at=span.start_at,
         end_at=span.end_at,
         is_revised=not plain_text(markup).startswith(utterance.policy.committed_text),
-        warnings=(*given, *repairs, *_coverage(segments, to_seconds(utterance.speech_end_at))),
+        warnings=(
+            *given,
+            *repairs,
+            *check_pace(segments),
+            *_coverage(segments, to_seconds(utterance.speech_end_at)),
+        ),
         usage=answer.usage,
     )
     return final, answer.is_complete and not repairs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from moss_stream.engine.request import Result, StopReason
-from moss_stream.transcript.guards import check_times, coverage, repeated_segments
+from moss_stream.transcript.guards import check_pace, check_times, coverage, repeated_segments
 from moss_stream.transcript.markup import parse_markup
 from moss_stream.types import Transcript, TranscriptWarning
 
@@ -65,7 +65,7 @@ def guarded_transcript(
     notes = [*warnings, *parsed.repairs]
     segments, time_notes = check_times(parsed.segments, duration_s)
     segments, loop_notes = repeated_segments(segments)
-    notes += [*time_notes, *loop_notes]
+    notes += [*time_notes, *loop_notes, *check_pace(segments)]
     if result.stop_reason is StopReason.LOOP:
         notes.append(TranscriptWarning("loop_cut", "the output repeated itself and was cut"))
     if result.stop_reason is StopReason.LENGTH:

@@ -21,6 +21,10 @@ MIN_LOOP_SEGMENTS = 4
 TIME_STEP_S = 0.08
 """Resolution of the model's times, one audio token: an end that is beyond the audio by less than
 this is rounding, moved without a word."""
+MAX_LETTERS_PER_S = 40
+"""Letters and digits a second of one speaker: auctioneers stay below 30."""
+SPARE_LETTERS = 80
+"""Letters that a speaker may be ahead of the time they take: the model's times are not exact."""
 COVERAGE_MARGIN_S = 2.0
 """Speech after the last segment that is not yet a sign of missing text, seconds: the end time of a
 segment and the edges of detected speech are not more exact, and a cough counts as speech."""
@@ -110,6 +114,34 @@ def repeated_segments(
         run.append(segment)
     end_run()
     return tuple(kept), tuple(warnings)
+
+
+def check_pace(segments: Iterable[Segment]) -> tuple[TranscriptWarning, ...]:
+    """Find more words than anybody could say in their time: the model ran away.
+
+    Nothing is left out, since it may be the times that are wrong.
+
+    Args:
+        segments: In any order of speakers, each speaker's in order of time.
+
+    Returns:
+        A `too_fast` where a speaker gets further ahead than `SPARE_LETTERS`.
+    """
+    warnings: list[TranscriptWarning] = []
+    ahead: dict[str, float] = {}
+    """Speaker -> letters that found no time so far."""
+    ended_s: dict[str, float] = {}
+    for segment in segments:
+        speaker = segment.speaker
+        before = ahead.get(speaker, 0.0)
+        passed_s = max(0.0, segment.end_s - ended_s.get(speaker, segment.start_s))
+        letters = sum(letter.isalnum() for letter in segment.text)
+        ahead[speaker] = max(0.0, before + letters - MAX_LETTERS_PER_S * passed_s)
+        ended_s[speaker] = max(segment.end_s, ended_s.get(speaker, 0.0))
+        if ahead[speaker] > SPARE_LETTERS >= before:
+            message = f"from {segment.start_s:.2f} s on more is written than anybody could say"
+            warnings.append(TranscriptWarning("too_fast", message, segment.start_s))
+    return tuple(warnings)
 
 
 def _words(text: str) -> str:

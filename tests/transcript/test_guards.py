@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from moss_stream.transcript.guards import (
     MAX_LOOP_PERIOD,
+    check_pace,
     check_times,
     coverage,
     loop_length,
@@ -112,3 +113,41 @@ def test_coverage_stops_at_last_segment_when_speech_follows():
 def test_coverage_of_nothing():
     assert not coverage([], [], 10.0).truncated
     assert coverage([], [(1, 9)], 10.0).end_s == 0.0
+
+
+FAST = "thirty letters are in this line of it"
+"""30 letters, which nobody says in less than a second."""
+
+
+def paced(*segments: tuple[float, float, str, str]) -> list[float | None]:
+    """Where each warning is."""
+    return [warning.at_s for warning in check_pace(Segment(*segment) for segment in segments)]
+
+
+def test_speech_is_not_too_fast():
+    assert paced((0, 1, "S01", FAST), (1, 2, "S01", FAST), (2, 2.5, "S02", FAST)) == []
+
+
+def test_speakers_may_talk_at_the_same_time():
+    said = FAST * 10
+    assert paced((0, 10, "S01", said), (0, 10, "S02", said), (0, 10, "S03", said)) == []
+
+
+def test_words_that_stand_still_are_too_fast():
+    still = [(4.0, 4.0, "S01", FAST)] * 20
+    assert paced((0, 4, "S01", FAST), *still, (4, 9, "S01", FAST)) == [4.0]
+
+
+def test_words_that_stand_still_are_too_fast_though_speakers_take_turns():
+    still = [(4.0, 4.0, f"S0{1 + turn % 2}", "no, no") for turn in range(60)]
+    assert paced(*still) == [4.0, 4.0]
+
+
+def test_too_fast_is_said_again_after_a_rest():
+    burst = [(2.0, 2.0, "S01", FAST)] * 4
+    later = [(60.0, 60.0, "S01", FAST)] * 4
+    assert paced(*burst, *later) == [2.0, 60.0]
+
+
+def test_short_words_with_a_wrong_end_are_not_too_fast():
+    assert paced((1, 1, "S01", "yes"), (1, 1, "S02", "no, I do not think so")) == []
