@@ -67,6 +67,12 @@ EDGE_FRAMES = 8
 """Equal frames at the end of a window that are convolved: the last two outputs see six of them."""
 
 
+FRAME_STEP = 256
+TOKEN_STEP = 32
+"""Frames and audio tokens that are left out together, so that few sizes come up. oneDNN takes half a millisecond to get ready
+for each operation on a number of rows it has not seen for long, which audio has every time."""
+
+
 class Encoder:
     """Mel of one window to its audio embeddings.
 
@@ -95,21 +101,18 @@ class Encoder:
             hidden = self._layer(layer, hidden, hidden)
         # Only the frames that are kept need the last layer's queries; its keys need them all.
         merge = self.spec.audio.merge_size
-        hidden = self._layer(weights.layers[-1], hidden[:, : max(audio_tokens) * merge], hidden)
-        kept = [
-            window[: tokens * merge].reshape(tokens, -1)
-            for window, tokens in zip(weights.final_norm(hidden), audio_tokens, strict=True)
-        ]
-        x = self._projector_activation(weights.projector_in(torch.cat(kept)))
-        return list(
-            torch.split(weights.projector_norm(weights.projector_out(x)), list(audio_tokens))
-        )
+        kept = min(_rounded_up(max(audio_tokens), TOKEN_STEP), hidden.shape[1] // merge)
+        hidden = self._layer(weights.layers[-1], hidden[:, : kept * merge], hidden)
+        x = weights.final_norm(hidden).reshape(len(hidden), kept, -1)
+        x = self._projector_activation(weights.projector_in(x))
+        embeddings = weights.projector_norm(weights.projector_out(x))
+        return [window[:tokens] for window, tokens in zip(embeddings, audio_tokens, strict=True)]
 
     def _convolve(self, mels: torch.Tensor) -> torch.Tensor:
         """Turn mels [W, M, F] into [W, F / 2, D], on the weights' device."""
         weights = self.weights
         # The frames of the padding are equal, so what becomes of them is too, but for the edges.
-        left_out = max(_num_equal_at_end(mels) - EDGE_FRAMES, 0) // 2 * 2
+        left_out = max(_num_equal_at_end(mels) - EDGE_FRAMES, 0) // FRAME_STEP * FRAME_STEP
         x = mels[:, :, : mels.shape[2] - left_out]
         x = x.to(dtype=weights.positions.dtype, device=weights.positions.device)
         x = F.gelu(F.conv1d(x, *weights.conv1, padding=1))
@@ -129,6 +132,10 @@ class Encoder:
         )
         hidden = hidden + layer.output(mixed.transpose(1, 2).flatten(2))
         return hidden + layer.down(self._activation(layer.up(layer.mlp_norm(hidden))))
+
+
+def _rounded_up(number: int, step: int) -> int:
+    return -(-number // step) * step
 
 
 def _num_equal_at_end(mels: torch.Tensor) -> int:
