@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import signal
 import socket
 from types import FrameType
@@ -97,26 +99,57 @@ def take_address(config: ServerConfig) -> list[socket.socket]:
     sockets: list[socket.socket] = []
     port = config.port
     try:
-        found = socket.getaddrinfo(config.host, port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(
+            config.host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         for family, kind, protocol, _, address in dict.fromkeys(found):
-            sockets.append(socket.socket(family, kind, protocol))
-            sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sockets[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sockets[-1].bind((address[0], port, *address[2:]))
+            try:
+                sockets.append(socket.socket(family, kind, protocol))
+            except OSError:  # a machine without IPv6, and a host that has such an address too
+                if len(found) == 1:
+                    raise
+                continue
+            _bind(sockets[-1], (address[0], port, *address[2:]))
             port = sockets[-1].getsockname()[1]
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         for taken in sockets:
             taken.close()
-        raise ConfigError(
-            f"cannot listen on host {config.host!r}, port {port}: {error.strerror}",
-            field="host" if isinstance(error, socket.gaierror) else "port",
-        ) from error
+        raise _unavailable(config, error) from error
     return sockets
 
 
+def _bind(taken: socket.socket, address: tuple[object, ...]) -> None:
+    if os.name == "posix":  # elsewhere it would share the port with who listens there
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if taken.family == socket.AF_INET6:
+        taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    taken.bind(address)
+    # It was for connections that linger. Until this one listens, others that ask for the same
+    # would get the address too.
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+
+
+def _unavailable(config: ServerConfig, error: Exception) -> ConfigError:
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    of_port = isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES)
+    return ConfigError(
+        f"cannot listen on host {config.host!r}, port {config.port}: {reason}",
+        field="port" if of_port else "host",
+    )
+
+
 def run(config: ServerConfig, backend: Backend, sockets: list[socket.socket]) -> None:
-    """Serve on what `take_address` gave until SIGTERM or SIGINT."""
+    """Serve on what `take_address` gave until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: Somebody else listens there.
+    """
     # uvicorn logs the query of every socket, which may hold a key.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    DrainingServer(config, backend).run(sockets)
+    server = DrainingServer(config, backend)
+    try:
+        for taken in sockets:
+            taken.listen(server.config.backlog)  # uvloop would keep a failure to itself
+    except OSError as error:
+        raise _unavailable(config, error) from error
+    server.run(sockets)

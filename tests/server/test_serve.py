@@ -82,10 +82,30 @@ def test_all_addresses_of_a_host_share_one_port() -> None:
             listening.close()
 
 
-def test_address_that_cannot_be_had_names_the_field(taken: int) -> None:
-    with pytest.raises(ConfigError) as port:
+def test_port_that_cannot_be_had_names_the_field(taken: int) -> None:
+    with pytest.raises(ConfigError) as refused:
         take_address(ServerConfig(port=taken))
-    assert port.value.field == "port"
-    with pytest.raises(ConfigError, match=r"host 'nowhere\.invalid'") as host:
-        take_address(ServerConfig(host="nowhere.invalid", allow_open=True))
-    assert host.value.field == "host"
+    assert refused.value.field == "port"
+
+
+def test_address_is_taken_before_anybody_listens() -> None:
+    [first] = take_address(ServerConfig(port=0))
+    port = first.getsockname()[1]
+    with first, pytest.raises(ConfigError, match=f"port {port}: Address already in use"):
+        take_address(ServerConfig(port=port))
+
+
+def test_empty_host_is_every_address() -> None:
+    sockets = take_address(ServerConfig(host="", port=0, allow_open=True))
+    try:
+        assert {listening.getsockname()[0] for listening in sockets} & {"0.0.0.0", "::"}
+    finally:
+        for listening in sockets:
+            listening.close()
+
+
+@pytest.mark.parametrize("host", ["x" * 70, "a..b", "nowhere.invalid", "203.0.113.1"])
+def test_host_that_cannot_be_had_names_the_field(host: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        take_address(ServerConfig(host=host, allow_open=True))
+    assert refused.value.field == "host"
