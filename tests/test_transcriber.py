@@ -170,7 +170,7 @@ def test_usage_and_timing_add_up() -> None:
     assert usage.prompt_tokens > usage.audio_tokens
     assert (usage.encoder_hits, usage.encoder_misses, usage.prefix_hit_tokens) == (0, 1, 0)
     assert usage.output_tokens == len(first.token_ids)
-    # Each token is one step's own choice or was proposed, but for the first, which is the prefill's.
+    # Each token is a step's own choice or was proposed; the first is the prefill's.
     assert usage.output_tokens - 1 <= usage.decode_steps + usage.draft_accepted
     assert usage.decode_steps + usage.draft_accepted <= usage.output_tokens
     assert usage.draft_accepted <= usage.draft_tokens

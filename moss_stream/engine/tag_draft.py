@@ -29,8 +29,8 @@ SENTENCE_ENDS = tuple(".?!。？！")
 TAIL = 24
 """Characters of the output that are looked at: longer than a tag."""
 
-_OPEN = re.compile(r"\[(?:(?P<whole>[0-9]*)(?:\.(?P<decimals>[0-9]*))?|(?P<speaker>S[0-9]*))$")
-_CLOSED = re.compile(r"\[(?:(?P<time>[0-9]+\.[0-9]+)|(?P<speaker>S[0-9]+))\]$")
+_OPEN = re.compile(r"\[(?:(?P<whole>[0-9]*)(?:\.(?P<decimals>[0-9]*))?|(?P<speaker>S[0-9]*))\Z")
+_CLOSED = re.compile(r"\[(?:(?P<time>[0-9]+\.[0-9]+)|(?P<speaker>S[0-9]+))\]\Z")
 
 
 class Tag(Enum):
@@ -72,15 +72,11 @@ class TagDraft:
     def observe(self, tokens: Sequence[int]) -> None:
         """Take note of tokens that were emitted."""
         for token in tokens:
-            self._tail = (self._tail + self._spelling.text(token))[-TAIL:]
-            closed = _CLOSED.search(self._tail)
-            if closed is None:
-                if not _OPEN.search(self._tail):
-                    self._note_word()
-            elif closed["speaker"]:
-                self._note_speaker(closed[0])
-            else:
-                self._note_time(float(closed["time"]))
+            text = self._spelling.text(token)
+            # A token may close one tag and open the next, as `][`.
+            closes = [self._read(letter) for letter in text]
+            if text.strip() and not any(closes) and not _OPEN.search(self._tail):
+                self._note_word()
 
     def propose(self, limit: int) -> tuple[int, ...]:
         """Return at most `limit` tokens that may come next."""
@@ -90,6 +86,18 @@ class TagDraft:
         since_tag = self._tail[max(self._tail.rfind("["), 0) :]
         written = since_tag if _OPEN.search(self._tail) or _CLOSED.search(self._tail) else ""
         return self._spelling.continued(written, following)[:limit]
+
+    def _read(self, letter: str) -> bool:
+        """Read on by a letter; True when it closes a tag."""
+        self._tail = (self._tail + letter)[-TAIL:]
+        closed = _CLOSED.search(self._tail) if letter == "]" else None
+        if closed is None:
+            return False
+        if closed["speaker"]:
+            self._note_speaker(closed[0])
+        else:
+            self._note_time(float(closed["time"]))
+        return True
 
     def _note_word(self) -> None:
         self._words += 1

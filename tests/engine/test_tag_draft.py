@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +21,21 @@ def foreseen(output: str, *, audio_s: float = 60.0, limit: int = 99) -> str:
     draft = TagDraft(LETTERS, audio_s)
     draft.observe([ord(letter) for letter in output])
     return "".join(map(chr, draft.propose(limit)))
+
+
+PIECES = ("][", ".[", *map(chr, range(32, 127)))
+MERGED = Spelling(
+    encode=lambda text: [PIECES.index(piece) for piece in re.findall(r"\]\[|\.\[|.", text)],
+    decode=lambda tokens: "".join(PIECES[token] for token in tokens),
+    time_step_s=0.08,
+)
+"""Some tokens close a tag or a sentence and open the next tag, as in Qwen's vocabulary."""
+
+
+def foreseen_merged(output: str) -> str:
+    draft = TagDraft(MERGED, 60.0)
+    draft.observe(MERGED.continued("", output))
+    return "".join(PIECES[token] for token in draft.propose(99))
 
 
 SEGMENT = "[0.48][S01]Hi[1.04]"
@@ -70,6 +87,25 @@ def test_tags_are_foreseen(output: str, following: str) -> None:
 )
 def test_nothing_is_foreseen_where_no_tag_is_due(output: str) -> None:
     assert foreseen(f"x{output}") == ""
+
+
+@pytest.mark.parametrize(
+    ("output", "following"),
+    [
+        ("[12.5", "6][S01]"),
+        ("[12.56][", "S01]"),
+        ("[12.56][S01]Hi.[", "13."),
+        ("[12.56][S01]Hi.[15.84][", "16."),
+        ("[12.56][S01]Hi.[15.84][16.08][", "S01]"),
+    ],
+)
+def test_tags_are_foreseen_where_tokens_span_two(output: str, following: str) -> None:
+    assert foreseen_merged(output) == following
+
+
+def test_space_after_a_tag_is_no_word() -> None:
+    assert foreseen("[12.56]\n[") == "S01]"
+    assert foreseen("[12.56][S01]Hi.[15.84]\n[") == "16."
 
 
 def test_the_speaker_before_the_last_is_expected() -> None:
