@@ -69,8 +69,9 @@ EDGE_FRAMES = 8
 
 FRAME_STEP = 256
 TOKEN_STEP = 32
-"""Frames and audio tokens that are left out together, so that few sizes come up. oneDNN takes half a millisecond to get ready
-for each operation on a number of rows it has not seen for long, which audio has every time."""
+"""Frames and audio tokens that are left out together, so that few sizes come up. oneDNN takes half
+a millisecond to get ready for each operation on a number of rows it has not seen for long, which
+live audio has every time."""
 
 
 class Encoder:
