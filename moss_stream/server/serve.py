@@ -19,6 +19,8 @@ from moss_stream.server.config import ServerConfig
 
 logger = logging.getLogger(__name__)
 
+_BACKLOG = 2048
+"""Connections that wait to be accepted, as many as uvicorn allows."""
 _LEAVE_S = 5
 """How long HTTP requests under way may take once the sessions are closed, seconds."""
 
@@ -90,7 +92,8 @@ def take_address(config: ServerConfig) -> list[socket.socket]:
     """Take the address to listen on, so that one which cannot be had is known at once.
 
     Returns:
-        A socket for each address the host has, all on one port; nobody is let in yet.
+        A socket for each address the host has, all on one port. They listen: whoever connects
+        waits until `run`, and nobody else gets the address meanwhile.
 
     Raises:
         ConfigError: The address is open to a network and there is no key, or it cannot be had.
@@ -109,7 +112,7 @@ def take_address(config: ServerConfig) -> list[socket.socket]:
                 if len(found) == 1:
                     raise
                 continue
-            _bind(sockets[-1], (address[0], port, *address[2:]))
+            _listen(sockets[-1], (address[0], port, *address[2:]))
             port = sockets[-1].getsockname()[1]
     except (OSError, UnicodeError) as error:
         for taken in sockets:
@@ -118,15 +121,13 @@ def take_address(config: ServerConfig) -> list[socket.socket]:
     return sockets
 
 
-def _bind(taken: socket.socket, address: tuple[object, ...]) -> None:
-    if os.name == "posix":  # elsewhere it would share the port with who listens there
+def _listen(taken: socket.socket, address: tuple[object, ...]) -> None:
+    if os.name == "posix":  # for connections that linger; elsewhere a port would be shared by it
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if taken.family == socket.AF_INET6:
         taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     taken.bind(address)
-    # It was for connections that linger. Until this one listens, others that ask for the same
-    # would get the address too.
-    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    taken.listen(_BACKLOG)
 
 
 def _unavailable(config: ServerConfig, error: Exception) -> ConfigError:
@@ -139,17 +140,7 @@ def _unavailable(config: ServerConfig, error: Exception) -> ConfigError:
 
 
 def run(config: ServerConfig, backend: Backend, sockets: list[socket.socket]) -> None:
-    """Serve on what `take_address` gave until SIGTERM or SIGINT.
-
-    Raises:
-        ConfigError: Somebody else listens there.
-    """
+    """Serve on what `take_address` gave until SIGTERM or SIGINT."""
     # uvicorn logs the query of every socket, which may hold a key.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    server = DrainingServer(config, backend)
-    try:
-        for taken in sockets:
-            taken.listen(server.config.backlog)  # uvloop would keep a failure to itself
-    except OSError as error:
-        raise _unavailable(config, error) from error
-    server.run(sockets)
+    DrainingServer(config, backend).run(sockets)
