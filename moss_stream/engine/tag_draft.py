@@ -44,7 +44,7 @@ class Tag(Enum):
 class TagDraft:
     """What the output's tags will probably go on with.
 
-    Measured on 54 recordings: 0.58 steps an output token.
+    On 54 recordings of the small checkpoint: 0.57 decode steps an output token.
 
     Args:
         spelling: The model's.

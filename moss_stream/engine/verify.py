@@ -20,7 +20,7 @@ of distance one agreeing token outweighs."""
 FIRST_PROPOSAL_TOKENS = 4
 """Most tokens proposed after a mismatch, since the place may be wrong; halved by each mismatch that
 follows at once. On two CPU cores each costs 0.07 of a step: 4, 2 and 1 take a twentieth less time
-than 16, 8 and 6, and a twentieth more steps."""
+than 16, 8 and 6, and a tenth more steps."""
 LEAST_PROPOSAL_TOKENS = 1
 """Where the halving ends."""
 
@@ -33,8 +33,8 @@ class Draft:
     the last emitted tokens stand elsewhere in the draft, it goes on there: something was inserted
     or left out.
 
-    Measured on four growing utterances refreshed every second: 0.12 to 0.22 decode steps an output
-    token, against 0.20 to 0.37 when the draft is only taken up where its last two tokens recur.
+    Measured on four growing utterances refreshed every second: 0.13 to 0.25 decode steps an output
+    token, with foreseen tags (`tag_draft`) 0.09 to 0.18.
 
     Args:
         tokens: The guess at the output.

@@ -107,7 +107,9 @@ class Encoder:
         x = weights.final_norm(hidden).reshape(len(hidden), kept, -1)
         x = self._projector_activation(weights.projector_in(x))
         embeddings = weights.projector_norm(weights.projector_out(x))
-        return [window[:tokens] for window, tokens in zip(embeddings, audio_tokens, strict=True)]
+        # Copies, so that whoever keeps one keeps no more than it says.
+        kept_only = zip(embeddings, audio_tokens, strict=True)
+        return [window[:tokens].clone() for window, tokens in kept_only]
 
     def _convolve(self, mels: torch.Tensor) -> torch.Tensor:
         """Turn mels [W, M, F] into [W, F / 2, D], on the weights' device."""

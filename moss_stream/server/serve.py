@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -101,42 +102,40 @@ def take_address(config: ServerConfig) -> list[socket.socket]:
     check_bind(config.host, config.api_keys, config.allow_open)
     sockets: list[socket.socket] = []
     port = config.port
-    try:
-        found = socket.getaddrinfo(
-            config.host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            try:
-                sockets.append(socket.socket(family, kind, protocol))
-            except OSError:  # a machine without IPv6, and a host that has such an address too
-                if len(found) == 1:
-                    raise
+    for family, address in _addresses(config):
+        try:
+            sockets.append(
+                socket.create_server(
+                    (address[0], port, *address[2:]), family=family, backlog=_BACKLOG
+                )
+            )
+        except OSError as error:
+            if error.errno == errno.EAFNOSUPPORT:  # a machine without IPv6
                 continue
-            _listen(sockets[-1], (address[0], port, *address[2:]))
-            port = sockets[-1].getsockname()[1]
-    except (OSError, UnicodeError) as error:
-        for taken in sockets:
-            taken.close()
-        raise _unavailable(config, error) from error
+            for taken in sockets:
+                taken.close()
+            field = "port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "host"
+            raise _unavailable(config, field, os.strerror(error.errno or 0)) from error
+        port = sockets[-1].getsockname()[1]
+    if not sockets:
+        raise _unavailable(config, "host", os.strerror(errno.EAFNOSUPPORT))
     return sockets
 
 
-def _listen(taken: socket.socket, address: tuple[object, ...]) -> None:
-    if os.name == "posix":  # for connections that linger; elsewhere a port would be shared by it
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if taken.family == socket.AF_INET6:
-        taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    taken.bind(address)
-    taken.listen(_BACKLOG)
+def _addresses(config: ServerConfig) -> dict[tuple[socket.AddressFamily, Any], None]:
+    """Families and addresses of the host, each once and in their order."""
+    try:
+        found = socket.getaddrinfo(
+            config.host or None, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, UnicodeError) as error:
+        raise _unavailable(config, "host", str(error)) from error
+    return dict.fromkeys((family, address) for family, _, _, _, address in found)
 
 
-def _unavailable(config: ServerConfig, error: Exception) -> ConfigError:
-    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    of_port = isinstance(error, OSError) and error.errno in (errno.EADDRINUSE, errno.EACCES)
-    return ConfigError(
-        f"cannot listen on host {config.host!r}, port {config.port}: {reason}",
-        field="port" if of_port else "host",
-    )
+def _unavailable(config: ServerConfig, field: str, reason: str) -> ConfigError:
+    where = f"host {config.host!r}, port {config.port}"
+    return ConfigError(f"cannot listen on {where}: {reason}", field=field)
 
 
 def run(config: ServerConfig, backend: Backend, sockets: list[socket.socket]) -> None:

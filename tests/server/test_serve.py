@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -97,4 +98,32 @@ def test_empty_host_is_every_address() -> None:
 def test_host_that_cannot_be_had_names_the_field(host: str) -> None:
     with pytest.raises(ConfigError) as refused:
         take_address(ServerConfig(host=host, allow_open=True))
+    assert refused.value.field == "host"
+
+
+def test_addresses_of_a_family_the_machine_lacks_are_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [
+        (family, socket.SOCK_STREAM, 6, "", address)
+        for family, address in [
+            (socket.AF_INET6, ("::1", 0, 0, 0)),
+            (socket.AF_INET, ("127.0.0.1", 0)),
+        ]
+    ]
+    create = socket.create_server
+
+    def without_ipv6(address: tuple[str, int], *, family: int, backlog: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return create(address, family=family, backlog=backlog)
+
+    monkeypatch.setattr(socket, "create_server", without_ipv6)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: found)
+    [only] = take_address(ServerConfig(host="localhost", port=0))
+    with only:
+        assert only.getsockname()[0] == "127.0.0.1"
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_options: found[:1])
+    with pytest.raises(ConfigError, match="not supported") as refused:
+        take_address(ServerConfig(host="::1", port=0))
     assert refused.value.field == "host"
