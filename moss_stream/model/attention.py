@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 
 from moss_stream.errors import UnsupportedModelError
+from moss_stream.model.kernels import pair_attention
 from moss_stream.model.kernels.attention import TILE_QUERIES, Plan
 from moss_stream.model.kernels.compiled import LOWEST
 from moss_stream.model.kernels.softmax import softmax_
@@ -85,6 +86,8 @@ def row_slots(rows: Sequence[RowView], block_tokens: int) -> list[int]:
     ]
 
 
+PAIR_TOKENS = 32
+"""From so many tokens on, it is worth while to lay out keys and values as pairs."""
 LONG_TOKENS = 128
 LONG_POSITIONS = 1024
 """From so many tokens that end at such a position, a row of a step is a long prefill."""
@@ -95,8 +98,10 @@ LONG_QUERIES = 256
 class CpuAttention:
     """Attention in float32 over KV kept in the weights' dtype, by `kernels.attention`.
 
-    A long prefill computes more than it reads, so there matrix products beat the kernel: in
-    bfloat16 as fast at 1024 positions and twice as fast from 4000 on, in float32 1.6 times.
+    A prefill computes more than it reads. In bfloat16, where the machine multiplies pairs, it is
+    done by `kernels.pair_attention`: as fast at 64 tokens, twice as fast at 128 that end at
+    position 2000. Elsewhere a long one is done by matrix products: in bfloat16 as fast at 1024
+    positions and twice as fast from 4000 on, in float32 1.6 times.
 
     Args:
         spec: Decoder sizes.
@@ -124,19 +129,20 @@ class CpuAttention:
         self._scale = torch.tensor([spec.head_dim**-0.5])
         self._tile_tokens = TILE_QUERIES // group
         self._plan: Plan | None = None
-        self._long: list[tuple[RowView, torch.Tensor]] = []
-        """Long prefills of the step and the slots they read."""
+        self._multiplies_pairs = pair_attention.attends(dtype, spec.head_dim)
+        self._prefills: list[tuple[RowView, torch.Tensor]] = []
+        """Rows that are too large for tiles and the slots they read."""
 
     def begin(self, rows: Sequence[RowView]) -> None:
         """See `Attention.begin`."""
         runs: Runs = []
         tiles = []
-        self._long = []
+        self._prefills = []
         for row in rows:
             end = row.start + row.num_tokens
-            if row.num_tokens >= LONG_TOKENS and end >= LONG_POSITIONS:
+            if self._is_large(row):
                 whole = RowView(0, end, 0, row.block_table)
-                self._long.append((row, torch.tensor(row_slots([whole], self.block_tokens))))
+                self._prefills.append((row, torch.tensor(row_slots([whole], self.block_tokens))))
                 continue
             first_run = len(runs)
             runs += slot_runs(row.block_table, end, self.block_tokens)
@@ -154,11 +160,23 @@ class CpuAttention:
         assert self._plan is not None, "a step begins before its layers attend"
         stored = self._kv[layer]
         scaled = self._plan.store(queries, keys, values, self._scale, stored)
-        output = self._plan.attend(scaled, stored)
-        for row, slots in self._long:
+        output = self._plan.attend(scaled, stored).to(queries.dtype)
+        for row, slots in self._prefills:
             span = slice(row.offset, row.offset + row.num_tokens)
-            _attend_long(scaled[span], stored, slots, output[span])
-        return output.to(queries.dtype)
+            if self._multiplies_pairs:
+                # [slots, K, D]
+                stored_keys, stored_values = stored.permute(1, 2, 0, 3)
+                pair_attention.attend(
+                    queries[span], stored_keys, stored_values, slots, row.start + 1, output[span]
+                )
+            else:
+                _attend_long(scaled[span], stored, slots, output[span])
+        return output
+
+    def _is_large(self, row: RowView) -> bool:
+        if self._multiplies_pairs:
+            return row.num_tokens >= PAIR_TOKENS
+        return row.num_tokens >= LONG_TOKENS and row.start + row.num_tokens >= LONG_POSITIONS
 
 
 def _attend_long(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from moss_stream.model.kernels import pair_attention
 from moss_stream.model.kernels.softmax import softmax_
 from moss_stream.model.linear import Linear, multiplier
 from moss_stream.model.spec import ModelSpec
@@ -131,9 +132,9 @@ class Encoder:
         queries = layer.query(layer.attention_norm(hidden))
         keys, values = layer.key_value(layer.attention_norm(context)).chunk(2, dim=-1)
         mixed = bidirectional_attention(
-            *(x.view(*x.shape[:2], heads, -1).transpose(1, 2) for x in (queries, keys, values))
+            *(x.view(*x.shape[:2], heads, -1) for x in (queries, keys, values))
         )
-        hidden = hidden + layer.output(mixed.transpose(1, 2).flatten(2))
+        hidden = hidden + layer.output(mixed.flatten(2))
         return hidden + layer.down(self._activation(layer.up(layer.mlp_norm(hidden))))
 
 
@@ -153,22 +154,45 @@ def bidirectional_attention(
     """Attend without a mask.
 
     Args:
-        queries: [W, H, T, D].
-        keys: [W, H, F, D].
-        values: [W, H, F, D].
+        queries: [W, T, H, D].
+        keys: [W, F, H, D].
+        values: [W, F, H, D].
 
     Returns:
-        [W, H, T, D].
+        [W, T, H, D].
     """
     if queries.device.type != "cpu":
-        return F.scaled_dot_product_attention(queries, keys, values)
-    # On CPU plain matrix products beat the fused kernel: 6.7 against 20 ms a layer of the small
-    # encoder in bf16. One head at a time: its scores stay in cache.
+        query, key, value = (x.transpose(1, 2) for x in (queries, keys, values))
+        return F.scaled_dot_product_attention(query, key, value).transpose(1, 2)
+    output = torch.empty(queries.shape, dtype=queries.dtype)
+    attend = (
+        _attend_by_pairs
+        if pair_attention.attends(queries.dtype, queries.shape[-1])
+        else _attend_by_products
+    )
+    for window in zip(queries, keys, values, output, strict=True):
+        attend(*window)
+    return output
+
+
+def _attend_by_pairs(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, output: torch.Tensor
+) -> None:
+    """Attend within one window: queries [T, H, D], keys and values [F, H, D]."""
+    frames = len(keys)
+    pair_attention.attend(queries, keys, values, torch.arange(frames), frames, output)
+
+
+def _attend_by_products(
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, output: torch.Tensor
+) -> None:
+    """Like `_attend_by_pairs`, with plain matrix products.
+
+    They beat torch's fused kernel: 6.7 against 20 ms a layer of the small encoder in bf16.
+    """
     scale = queries.shape[-1] ** -0.5
-    output = torch.empty_like(queries)
-    # Views, as `flatten` would make copies of what is not laid out head by head.
-    heads = ([head for window in x for head in window] for x in (output, queries, keys, values))
-    for mixed, query, key, value in zip(*heads, strict=True):
+    # One head at a time: its scores stay in cache.
+    heads = (x.transpose(0, 1) for x in (queries, keys, values, output))
+    for query, key, value, mixed in zip(*heads, strict=True):
         scores = multiplier((key * scale).T)(query)
         mixed.copy_(multiplier(value)(softmax_(scores)))
-    return output

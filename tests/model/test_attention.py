@@ -177,7 +177,8 @@ def test_attention_ignores_rejected_tokens(make_backend: Callable[[str], Attenti
 def test_cpu_attention_equals_torch_over_long_sequences(data: st.DataObject) -> None:
     """Several tiles of queries and of positions, some rows long, over blocks that lie anywhere."""
     num_kv_heads = data.draw(st.sampled_from([1, 2, 3, 6]), "KV heads")
-    spec = replace(SPEC, num_kv_heads=num_kv_heads, head_dim=data.draw(st.sampled_from([8, 20])))
+    width = data.draw(st.sampled_from([8, 20, 64, 128]), "width of a head")
+    spec = replace(SPEC, num_kv_heads=num_kv_heads, head_dim=width)
     dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16]), "dtype")
     lengths = data.draw(st.lists(st.integers(1, 400), min_size=1, max_size=3), "lengths")
     needed = [-(-length // BLOCK) for length in lengths]
@@ -202,6 +203,7 @@ def test_cpu_attention_equals_torch_over_long_sequences(data: st.DataObject) -> 
         steps.append(step)
     backend = CpuAttention(spec, sum(needed), BLOCK, dtype=dtype)
     limits = {
+        "PAIR_TOKENS": data.draw(st.sampled_from([1, 32, 1000]), "tokens laid out for"),
         "LONG_TOKENS": data.draw(st.sampled_from([1, 60, 1000]), "long tokens"),
         "LONG_POSITIONS": data.draw(st.sampled_from([1, 150]), "long positions"),
         "LONG_QUERIES": data.draw(st.sampled_from([1, 32, 256]), "queries at one time"),

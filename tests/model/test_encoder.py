@@ -11,6 +11,7 @@ from support.reference import reference_audio_features
 
 from moss_stream.model.checkpoint import Model
 from moss_stream.model.encoder import bidirectional_attention
+from moss_stream.model.kernels import pair_attention
 from moss_stream.recordings.request import cut_windows
 
 
@@ -55,16 +56,21 @@ def test_embeddings_equal_reference_where_audio_ends_in_zeros(
     torch.testing.assert_close(embed(tiny, samples), expected, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("multiplies_pairs", [True, False])
+@pytest.mark.parametrize("width", [16, 64])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_bidirectional_attention_equals_torch(dtype: torch.dtype) -> None:
+def test_bidirectional_attention_equals_torch(
+    dtype: torch.dtype, width: int, multiplies_pairs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not multiplies_pairs:
+        monkeypatch.setattr(pair_attention, "multiplies_pairs", lambda: False)
     generator = torch.Generator().manual_seed(0)
-    # Laid out position by position, as the encoder's products are.
-    query = torch.randn(2, 7, 3, 16, generator=generator).to(dtype).transpose(1, 2)
-    key, value = (
-        torch.randn(2, 50, 3, 16, generator=generator).to(dtype).transpose(1, 2) for _ in range(2)
-    )
-    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value)
-    tolerance = 1e-5 if dtype is torch.float32 else 2e-2
-    torch.testing.assert_close(
-        bidirectional_attention(query, key, value), expected, atol=tolerance, rtol=tolerance
-    )
+    query = torch.randn(2, 7, 3, width, generator=generator).to(dtype)
+    # Keys and values of a frame lie beside each other, as the encoder's products do.
+    key, value = torch.randn(2, 50, 2, 3, width, generator=generator).to(dtype).unbind(2)
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *(x.transpose(1, 2).double() for x in (query, key, value))
+    ).transpose(1, 2)
+    found = bidirectional_attention(query, key, value).double()
+    tolerance = 1e-5 if dtype is torch.float32 else 1e-2
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)

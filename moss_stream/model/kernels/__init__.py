@@ -7,7 +7,8 @@ import threading
 
 import torch
 
-from moss_stream.model.kernels import attention, norms, softmax
+from moss_stream.model.kernels import attention, norms, pair_attention, softmax
+from moss_stream.model.kernels.pair_products import multiplies_pairs
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +19,7 @@ _NOTICE_AFTER_S = 2.0
 def prepare(dtype: torch.dtype) -> None:
     """Compile everything for one dtype, so that no request waits for it.
 
-    Takes about eight seconds the first time on a machine, then what reading it takes.
+    Takes about ten seconds the first time on a machine, then what reading it takes.
     """
     notice = threading.Timer(_NOTICE_AFTER_S, logger.info, ["compiling for this machine, once"])
     notice.daemon = True  # else Ctrl-C would wait for it
@@ -26,5 +27,7 @@ def prepare(dtype: torch.dtype) -> None:
     try:
         for module in (attention, norms, softmax):
             module.compiled(dtype)
+        if dtype == torch.bfloat16 and multiplies_pairs():
+            pair_attention.compiled()
     finally:
         notice.cancel()

@@ -132,18 +132,11 @@ def _sources() -> str:
     return digest.hexdigest()
 
 
-def work(dtype: torch.dtype, *, bfloat16: Work, float32: Work) -> Any:
+def build(function: Work) -> Any:
     """Compile what every thread of a team runs, called with the addresses that `run` gives.
 
-    Takes seconds where it was never asked for before. Two functions and not one with a type as a
-    free variable, because numba would find nothing of that again.
-
-    Args:
-        dtype: Of the tensors that are worked on.
-        bfloat16: What to compile for that dtype.
-        float32: What to compile for that one.
+    Takes seconds where it was never asked for before.
     """
-    function = {torch.bfloat16: bfloat16, torch.float32: float32}[dtype]
     # numba looks only at the file of the function itself to see whether what it kept is old.
     function.__qualname__ = f"{function.__qualname__}_{_sources()}"
     signature = types.void(types.CPointer(types.voidptr))
@@ -153,6 +146,20 @@ def work(dtype: torch.dtype, *, bfloat16: Work, float32: Work) -> Any:
         except Exception as cause:  # whatever a full disk or a damaged file may come to
             logger.warning("compiled code can be neither read nor kept: %s", cause)
     return numba.cfunc(signature, **OPTIONS)(function)
+
+
+def work(dtype: torch.dtype, *, bfloat16: Work, float32: Work) -> Any:
+    """Build for one dtype.
+
+    Two functions and not one with a type as a free variable, because numba would find nothing of
+    that again.
+
+    Args:
+        dtype: Of the tensors that are worked on.
+        bfloat16: What to build for that dtype.
+        float32: What to build for that one.
+    """
+    return build({torch.bfloat16: bfloat16, torch.float32: float32}[dtype])
 
 
 @functools.cache
@@ -175,7 +182,7 @@ def run(compiled: Any, threads: int, sizes: Sequence[int], arrays: Sequence[torc
     """Run work on `threads` threads, of which one is the calling one.
 
     Args:
-        compiled: By `work`. It finds the address of the sizes (int64), then of two counters at 0
+        compiled: By `build`. It finds the address of the sizes (int64), then of two counters at 0
             for `claim`, then of the arrays.
         threads: As many as the calling thread uses in torch, or 1.
         sizes: Numbers the work needs.
