@@ -33,7 +33,7 @@ class Window:
     def __post_init__(self) -> None:
         data = np.ascontiguousarray(self.samples, dtype=np.float32)
         object.__setattr__(self, "samples", data)
-        object.__setattr__(self, "digest", hashlib.blake2b(data.tobytes(), digest_size=16).digest())
+        object.__setattr__(self, "digest", hashlib.blake2b(data.data, digest_size=16).digest())
 
 
 @dataclass(frozen=True, slots=True)
