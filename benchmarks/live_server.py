@@ -63,7 +63,8 @@ class RedecodingEngine(Engine):
     def submit_async(self, request: Request) -> AsyncHandle:
         """See `Engine`."""
         windows = tuple(UnseenWindow(window.samples) for window in request.windows)
-        return super().submit_async(replace(request, windows=windows, draft=(), spelling=None))
+        plain = replace(request, windows=windows, draft=(), earlier=(), spelling=None)
+        return super().submit_async(plain)
 
 
 class NoRecordings:

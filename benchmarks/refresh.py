@@ -9,6 +9,7 @@ the cores even while one of them is idle (`model/threads.py`).
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from conditions import RATE_HZ, conditions, excerpts, report
 from moss_stream.config import EngineConfig
 from moss_stream.engine.engine import Engine
 from moss_stream.engine.request import Priority, Request
+from moss_stream.live.utterance import EARLIER_HYPOTHESES
 from moss_stream.model.checkpoint import Model, load_model
 from moss_stream.recordings.request import OUTPUT_TOKENS_PER_S, cut_windows
 
@@ -37,9 +39,16 @@ class Totals:
 
 
 def refresh(
-    model: Model, engine: Engine, samples: Any, draft: tuple[int, ...] | None, totals: Totals
+    model: Model,
+    engine: Engine,
+    samples: Any,
+    hypotheses: Sequence[tuple[int, ...]] | None,
+    totals: Totals,
 ) -> tuple[int, ...]:
-    """Transcribe what was heard so far; without a draft, every token takes a step."""
+    """Transcribe what was heard so far.
+
+    `hypotheses` are those before, the newest first; with None every token takes a step.
+    """
     windows = cut_windows(samples, model.spec.audio.window_samples)
     request = Request(
         prompt=model.prompts.build([len(window.samples) for window in windows]),
@@ -47,8 +56,9 @@ def refresh(
         max_new_tokens=64 + int(OUTPUT_TOKENS_PER_S * len(samples) / RATE_HZ),
         stop_ids=model.spec.stop_ids,
         markup_ids=model.tokenizer.markup_ids,
-        draft=draft or (),
-        spelling=None if draft is None else model.spelling,
+        draft=hypotheses[0] if hypotheses else (),
+        earlier=tuple(hypotheses[1 : 1 + EARLIER_HYPOTHESES]) if hypotheses else (),
+        spelling=None if hypotheses is None else model.spelling,
         priority=Priority.PARTIAL,
     )
     started = time.perf_counter()
@@ -73,12 +83,10 @@ def grow(
         for name in names:
             engine = Engine(model, EngineConfig(kv_bytes=1 << 30), threads=threads)
             refresh(model, engine, audio[-RATE_HZ:], (), Totals())  # warms up
-            previous: tuple[int, ...] = ()
             for step in range(1, int(seconds / interval_s) + 1):
                 heard = audio[: int(step * interval_s * RATE_HZ)]
-                draft = previous if name == "draft" else None
-                previous = refresh(model, engine, heard, draft, totals[name])
-                texts[name].append(previous)
+                hypotheses = texts[name][::-1] if name == "draft" else None
+                texts[name].append(refresh(model, engine, heard, hypotheses, totals[name]))
             engine.close()
         equal += sum(a == b for a, b in zip(*texts.values(), strict=True))
         steps += len(texts["draft"])

@@ -60,6 +60,9 @@ class Request:
     """Output so far that is not to be decided again."""
     draft: tuple[int, ...] = ()
     """A guess at the output after `forced`, kept exactly as far as the model agrees."""
+    earlier: tuple[tuple[int, ...], ...] = ()
+    """Older guesses, the newest first, with or without what is forced: asked where the draft turns
+    out to be wrong."""
     priority: Priority = Priority.FILE
     deadline_s: float = float("inf")
     """Monotonic time by which the result is wanted; earlier ones go first within a priority."""

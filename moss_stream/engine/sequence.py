@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
+from moss_stream.engine.earlier import Earlier
 from moss_stream.engine.prefix import BlockKey, block_keys
 from moss_stream.engine.request import Request, StopReason
 from moss_stream.engine.tag_draft import TagDraft
@@ -62,6 +63,7 @@ class Sequence:
         self.rank: tuple[int, float, int] = (request.priority, request.deadline_s, id)
         """Order of service, lower first: priority, deadline, arrival."""
         self.draft = Draft(request.draft)
+        self._earlier = Earlier(request.earlier)
         self._tag_draft: TagDraft | None = None
         if request.spelling is not None:
             audio_s = request.prompt.audio_tokens * request.spelling.time_step_s
@@ -87,15 +89,18 @@ class Sequence:
     def propose(self, limit: int) -> tuple[int, ...]:
         """Return at most `limit` tokens the output may go on with.
 
-        Where the draft was wrong just now, the tag that is foreseen is the better guess, unless
-        the draft says so too and more.
+        Where the draft was wrong just now, what an older one went on with is the better guess, and
+        then the tag that is foreseen, unless the next one says the same and more.
         """
         drafted = self.draft.propose(limit)
-        if self._tag_draft is None or (drafted and self.draft.agrees):
+        if drafted and self.draft.agrees:
             return drafted
-        foreseen = self._tag_draft.propose(limit)
-        is_more = len(drafted) > len(foreseen) and drafted[: len(foreseen)] == foreseen
-        return drafted if is_more else foreseen
+        guess = self._earlier.propose(self.known, limit)
+        foreseen = self._tag_draft.propose(limit) if self._tag_draft is not None else ()
+        for other in (foreseen, drafted):
+            if len(other) > len(guess) and other[: len(guess)] == guess:
+                guess = other
+        return guess
 
     def append(self, token: int) -> bool:
         """Add a token to the output; True when it is a word."""

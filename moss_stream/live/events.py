@@ -189,6 +189,8 @@ class DecodeRequest:
     """After the last sample to decode."""
     deadline_s: float
     """When the text is wanted, on the caller's clock."""
+    earlier: tuple[tuple[int, ...], ...] = ()
+    """Older guesses at the utterance's output, the newest first."""
 
     @property
     def new_audio_s(self) -> float:

@@ -143,7 +143,7 @@ class Planner:
             utterance.answer = answer
         if utterance.end_at is not None or request.end_at < utterance.covered_at:
             return []
-        utterance.token_ids = answer.token_ids
+        utterance.hear(answer.token_ids)
         timeline = utterance.base.timeline.followed_by(Span(request.start_at, request.end_at))
         if not utterance.policy.observe(answer.token_ids, timeline.duration_s):
             return []  # an eager final, which decides all anew, contradicts what is committed
@@ -282,6 +282,7 @@ class Planner:
             windows=utterance.base.windows(self._read(utterance.start_at, end_at)),
             forced=utterance.base.token_ids + known,
             draft=utterance.draft_after(known),
+            earlier=utterance.earlier,
             start_at=utterance.start_at,
             end_at=end_at,
             deadline_s=deadline_s,

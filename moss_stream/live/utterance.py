@@ -10,6 +10,9 @@ from moss_stream.live.context import Base
 from moss_stream.live.events import DecodeRequest
 from moss_stream.types import TranscriptWarning, Usage
 
+EARLIER_HYPOTHESES = 4
+"""Remembered besides the last one; more save no steps."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -61,6 +64,8 @@ class Utterance:
     """Whether the engine works on it already, so that replacing it would waste the work."""
     token_ids: tuple[int, ...] = ()
     """Own output of the last hypothesis: the next draft."""
+    earlier: tuple[tuple[int, ...], ...] = ()
+    """Own outputs of some hypotheses before it, the newest first."""
     answer: Answer | None = None
     """A final that is there before its endpoint, or at it."""
     failed_eager_at: int | None = None
@@ -71,6 +76,12 @@ class Utterance:
     """Finals that failed."""
     retry_at_s: float = -math.inf
     """No final is asked for before."""
+
+    def hear(self, token_ids: tuple[int, ...]) -> None:
+        """Take the own output of a new hypothesis."""
+        if self.token_ids:
+            self.earlier = (self.token_ids, *self.earlier)[:EARLIER_HYPOTHESES]
+        self.token_ids = token_ids
 
     def draft_after(self, known: tuple[int, ...]) -> tuple[int, ...]:
         """What the last hypothesis has after `known`; nothing if it begins otherwise."""

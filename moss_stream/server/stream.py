@@ -298,6 +298,7 @@ def live_request(
         spelling=model.spelling,
         forced=asked.forced,
         draft=asked.draft,
+        earlier=asked.earlier,
         # Finals wait for what is asked about speakers.
         priority=Priority.PARTIAL if asked.kind is DecodeKind.REFRESH else Priority.FINAL,
         deadline_s=asked.deadline_s,

@@ -148,7 +148,9 @@ def test_draft_changes_nothing(checkpoint: tuple[Path, Model], kind: str) -> Non
 
 
 @pytest.mark.parametrize("name", CLIPS)
-def test_foreseen_tags_change_nothing(checkpoint: tuple[Path, Model], name: str) -> None:
+def test_foreseen_tags_and_earlier_hypotheses_change_nothing(
+    checkpoint: tuple[Path, Model], name: str
+) -> None:
     directory, model = checkpoint
     samples = load_clip(name)
     expected = reference_generate(directory, samples, max_new_tokens=ALL_TOKENS)
@@ -156,10 +158,16 @@ def test_foreseen_tags_change_nothing(checkpoint: tuple[Path, Model], name: str)
     drafts = [(), tuple(token + (index % 7 == 3) for index, token in enumerate(expected))]
     with running(model) as engine:
         for draft in drafts:
-            request = make_request(
-                model, samples, max_new_tokens=ALL_TOKENS, draft=draft, spelling=model.spelling
-            )
-            assert list(engine.submit(request).result(60).token_ids) == expected
+            for earlier in ((), (tuple(expected), tuple(reversed(expected)))):
+                request = make_request(
+                    model,
+                    samples,
+                    max_new_tokens=ALL_TOKENS,
+                    draft=draft,
+                    earlier=earlier,
+                    spelling=model.spelling,
+                )
+                assert list(engine.submit(request).result(60).token_ids) == expected
 
 
 def test_foreseen_tags_save_decode_steps(mini: Model) -> None:

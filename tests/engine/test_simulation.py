@@ -73,7 +73,10 @@ def make_requests(draw: st.DrawFn) -> Request:
             ]
         )
     )
-    return replace(request, draft=draft)
+    earlier = draw(
+        st.sampled_from([(), (truth,), (noise, truth[at:]), (truth * 3, (STOP, *noise))])
+    )
+    return replace(request, draft=draft, earlier=earlier)
 
 
 class SchedulerMachine(RuleBasedStateMachine):

@@ -30,6 +30,7 @@ from moss_stream.live.events import (
 )
 from moss_stream.live.ledger import Outcome
 from moss_stream.live.session import LiveSession
+from moss_stream.live.utterance import EARLIER_HYPOTHESES
 
 AGENT = LiveConfig.agent()
 CAPTIONS = LiveConfig.captions()
@@ -70,6 +71,17 @@ def test_refresh_offers_the_last_text_as_draft_and_forces_what_is_committed() ->
     assert any(request.forced for request in requests)
     assert committed_only_grows(w.events)
     assert w.all(Hypothesis)[-1].committed_text.startswith("this is a rather")
+
+
+def test_refresh_offers_texts_before_the_last_too() -> None:
+    w = world(LONG)
+    w.feed_until(8)
+    requests = w.of_kind(DecodeKind.REFRESH)
+    told = [request.forced + request.draft for request in requests[1:]]  # the text before each
+    for at, request in enumerate(requests[1:]):
+        assert request.earlier == tuple(reversed(told[max(at - EARLIER_HYPOTHESES, 0) : at]))
+    assert len(requests[-1].earlier) == EARLIER_HYPOTHESES
+
 
 
 def test_hypothesis_text_is_committed_plus_partial() -> None:
