@@ -83,7 +83,6 @@ def test_refresh_offers_texts_before_the_last_too() -> None:
     assert len(requests[-1].earlier) == EARLIER_HYPOTHESES
 
 
-
 def test_hypothesis_text_is_committed_plus_partial() -> None:
     w = world(LONG)
     w.feed_until(6)

@@ -215,15 +215,18 @@ def test_cpu_attention_equals_torch_over_long_sequences(data: st.DataObject) -> 
         torch.testing.assert_close(output.float(), stream.expected, atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.parametrize("width", [8, 64])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_cpu_attention_does_not_depend_on_threads(
-    threads: int, monkeypatch: pytest.MonkeyPatch
+    threads: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    spec = replace(SPEC, head_dim=width)
+
     def outcome(threads: int) -> torch.Tensor:
         def attend() -> torch.Tensor:
             use_threads(threads)
-            backend = CpuAttention(SPEC, 64, BLOCK, dtype=torch.bfloat16)
-            stream = Stream(200, 1, "cpu", list(range(50)), dtype=torch.bfloat16)
+            backend = CpuAttention(spec, 64, BLOCK, dtype=torch.bfloat16)
+            stream = Stream(200, 1, "cpu", list(range(50)), spec, torch.bfloat16)
             (output,) = run_steps(backend, [stream], [[(0, 150)], [(0, 1)], [(0, 49)]])
             return output
 
