@@ -128,14 +128,14 @@ def _work(addresses):
     output = numba.carray(at[7], FAR, np.uint16)
     thread = claim(next_scratch.ctypes)
     panels = (count + COLUMNS - 1) // COLUMNS
-    key_pairs = numba.carray(at[8], (FAR, panels, width // 2, COLUMNS), np.uint32)[thread]
-    value_pairs = numba.carray(at[9], (FAR, panels * COLUMNS // 2, width), np.uint32)[thread]
-    few = numba.carray(at[10], (FAR, ROWS, width), np.uint16)[thread]
-    readable = numba.carray(at[11], (FAR, ROWS), np.int64)[thread]
-    scores = numba.carray(at[12], (FAR, ROWS, panels * COLUMNS), np.float32)[thread]
-    weights = numba.carray(at[13], (FAR, ROWS, panels * COLUMNS), np.uint16)[thread]
-    totals = numba.carray(at[14], (FAR, ROWS), np.float32)[thread]
-    mixed = numba.carray(at[15], (FAR, ROWS, width), np.float32)[thread]
+    key_pairs = numba.carray(at[8], (thread + 1, panels, width // 2, COLUMNS), np.uint32)[thread]
+    value_pairs = numba.carray(at[9], (thread + 1, panels * COLUMNS // 2, width), np.uint32)[thread]
+    few = numba.carray(at[10], (thread + 1, ROWS, width), np.uint16)[thread]
+    readable = numba.carray(at[11], (thread + 1, ROWS), np.int64)[thread]
+    scores = numba.carray(at[12], (thread + 1, ROWS, panels * COLUMNS), np.float32)[thread]
+    weights = numba.carray(at[13], (thread + 1, ROWS, panels * COLUMNS), np.uint16)[thread]
+    totals = numba.carray(at[14], (thread + 1, ROWS), np.float32)[thread]
+    mixed = numba.carray(at[15], (thread + 1, ROWS, width), np.float32)[thread]
     parts = (num_queries + part - 1) // part
     laid_out = -1
     while True:
