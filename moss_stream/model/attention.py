@@ -99,8 +99,8 @@ class CpuAttention:
     """Attention in float32 over KV kept in the weights' dtype, by `kernels.attention`.
 
     A prefill computes more than it reads. In bfloat16, where the machine multiplies pairs, it is
-    done by `kernels.pair_attention`: as fast at 64 tokens, twice as fast at 128 that end at
-    position 2000. Elsewhere a long one is done by matrix products: in bfloat16 as fast at 1024
+    done by `kernels.pair_attention`: as fast at 64 tokens, twice as fast at 128 after
+    2000 positions. Elsewhere a long one is done by matrix products: in bfloat16 as fast at 1024
     positions and twice as fast from 4000 on, in float32 1.6 times.
 
     Args:

@@ -115,9 +115,10 @@ def _work(addresses):
         addresses: See `attend`.
     """
     at = numba.carray(addresses, 16)
-    group, width, stride, output_stride = numba.carray(at[0], 4, np.int64)
-    kv_heads, kv_head_stride, kv_stride, count = numba.carray(at[0], 8, np.int64)[4:]
-    num_queries, first_readable, part = numba.carray(at[0], 11, np.int64)[8:]
+    sizes = numba.carray(at[0], 11, np.int64)
+    group, width, stride, output_stride = sizes[:4]
+    kv_heads, kv_head_stride, kv_stride, count = sizes[4:8]
+    num_queries, first_readable, part = sizes[8:]
     next_scratch = numba.carray(at[1], 2, np.int64)
     next_task = next_scratch[1:]
     queries = numba.carray(at[2], FAR, np.uint16)
@@ -205,7 +206,7 @@ def attend(
     if any(x.dtype != torch.bfloat16 or x.stride(2) != 1 for x in given):
         raise ValueError("not in bfloat16, or the numbers of a head do not follow each other")
     if any(x.stride(1) != width for x in (queries, output)) or width % COLUMNS:
-        raise ValueError(f"the heads of {width} do not follow each other, or it has no {COLUMNS}")
+        raise ValueError(f"heads of {width} must follow each other and be multiples of {COLUMNS}")
     if keys.stride() != values.stride() or keys.stride(0) % 2 or keys.stride(1) % 2:
         raise ValueError(f"keys and values have strides {keys.stride()} and {values.stride()}")
     threads = torch.get_num_threads()

@@ -15,18 +15,19 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from moss_stream.model.kernels.compiled import LOWEST
+
 ROWS = 6
 COLUMNS = 64
 """Of one product: its sums take 24 of 32 registers, enough to hide how long each takes."""
-LANES = 16
-VECTORS = range(COLUMNS // LANES)
+_LANES = 16
+_VECTORS = range(COLUMNS // _LANES)
 
 _HALF, _WORD, _SIZE, _FLOAT = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
-_HALVES, _WORDS, _FLOATS = (ir.VectorType(kind, LANES) for kind in (_HALF, _WORD, _FLOAT))
+_HALVES, _WORDS, _FLOATS = (ir.VectorType(kind, _LANES) for kind in (_HALF, _WORD, _FLOAT))
 _LOG2_E = 1.4426950408889634
 _POWERS_OF_2 = (9.6181291e-3, 5.5504109e-2, 2.4022651e-1, 6.9314718e-1, 1.0)
 """Taylor series of 2 ** x, highest power first: within 5e-5 up to 0.5, a fortieth of a bfloat16."""
-_LOWEST = -1e30
 
 
 @functools.cache
@@ -68,12 +69,12 @@ def multiply_pairs(
         name = "llvm.x86.avx512bf16.dpbf16ps.512"
         add_products = _function(builder, name, _FLOATS, _FLOATS, _WORDS, _WORDS)
         # Variables, of which the compiler makes registers.
-        sums = [[_variable(builder, 0.0) for _ in VECTORS] for _ in range(ROWS)]
+        sums = [[_variable(builder, 0.0) for _ in _VECTORS] for _ in range(ROWS)]
         with cgutils.for_range(builder, depth) as loop:
             start = builder.mul(loop.index, right_stride)
             columns = [
-                _load(builder, right, builder.add(start, _SIZE(LANES * vector)), _WORDS)
-                for vector in VECTORS
+                _load(builder, right, builder.add(start, _SIZE(_LANES * vector)), _WORDS)
+                for vector in _VECTORS
             ]
             for row, row_sums in enumerate(sums):
                 place = builder.add(builder.mul(_SIZE(row), left_stride), loop.index)
@@ -84,7 +85,7 @@ def multiply_pairs(
         for row, row_sums in enumerate(sums):
             start = builder.mul(_SIZE(row), output_stride)
             for vector, total in enumerate(row_sums):
-                place = builder.add(start, _SIZE(LANES * vector))
+                place = builder.add(start, _SIZE(_LANES * vector))
                 _store(builder, builder.load(total), output, place)
         return target.get_dummy_value()
 
@@ -101,7 +102,7 @@ def soften_pairs(context: Any, scores: Any, count: Any, scale: Any, weights: Any
         scores: Address of [count] float32.
         count: A multiple of `COLUMNS`, not 0.
         scale: What scores are multiplied with, above 0.
-        weights: Address of [count] bfloat16, of which the first is weights[0], to write to.
+        weights: Address of [count] bfloat16, where they are written to.
 
     Returns:
         The sum of the weights before they were rounded.
@@ -114,7 +115,7 @@ def soften_pairs(context: Any, scores: Any, count: Any, scale: Any, weights: Any
         factor = _repeated(builder, builder.fmul(scale, _FLOAT(_LOG2_E)))
         narrow = _function(builder, "llvm.x86.avx512bf16.cvtneps2bf16.512", _HALVES, _FLOATS)
         total = _variable(builder, 0.0)
-        with cgutils.for_range_slice(builder, _SIZE(0), count, _SIZE(LANES)) as (place, _):
+        with cgutils.for_range_slice(builder, _SIZE(0), count, _SIZE(_LANES)) as (place, _):
             below = builder.fsub(_load(builder, scores, place, _FLOATS), top)
             power = builder.fmul(below, factor)
             weight = _power_of_2(builder, power)
@@ -130,10 +131,10 @@ def soften_pairs(context: Any, scores: Any, count: Any, scale: Any, weights: Any
 def _highest(builder: Any, scores: Any, count: Any) -> Any:
     """Maximum of scores [count]."""
     higher = _function(builder, "llvm.maxnum.v16f32", _FLOATS, _FLOATS, _FLOATS)
-    tops = [_variable(builder, _LOWEST) for _ in VECTORS]
+    tops = [_variable(builder, float(LOWEST)) for _ in _VECTORS]
     with cgutils.for_range_slice(builder, _SIZE(0), count, _SIZE(COLUMNS)) as (start, _):
         for vector, top in enumerate(tops):
-            found = _load(builder, scores, builder.add(start, _SIZE(LANES * vector)), _FLOATS)
+            found = _load(builder, scores, builder.add(start, _SIZE(_LANES * vector)), _FLOATS)
             # Without `fast` numbers that are none would be looked for.
             top_now = builder.call(higher, [builder.load(top), found], fastmath=("fast",))
             builder.store(top_now, top)
@@ -164,7 +165,7 @@ def _function(builder: Any, name: str, result: Any, *given: Any) -> Any:
 
 
 def _constant(x: float) -> Any:
-    return ir.Constant(_FLOATS, [x] * LANES)
+    return ir.Constant(_FLOATS, [x] * _LANES)
 
 
 def _variable(builder: Any, x: float) -> Any:
@@ -175,7 +176,7 @@ def _variable(builder: Any, x: float) -> Any:
 
 def _repeated(builder: Any, x: Any) -> Any:
     """Vector of one number."""
-    undefined = ir.Constant(ir.VectorType(x.type, LANES), ir.Undefined)
+    undefined = ir.Constant(ir.VectorType(x.type, _LANES), ir.Undefined)
     first = builder.insert_element(undefined, x, _WORD(0))
     return builder.shuffle_vector(first, undefined, ir.Constant(_WORDS, None))
 
