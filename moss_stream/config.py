@@ -49,7 +49,7 @@ class EngineConfig:
     max_waiting: int = 1024
     """Most requests waiting for admission; one more is refused."""
     encode_windows: int = 2
-    """Most windows encoded between two steps: what a file may delay everybody's decode by."""
+    """Most windows of files encoded between two steps; while live requests are served, one."""
     encoder_cache_entries: int = 64
     """Most windows whose embeddings are kept."""
     encoder_cache_bytes: int = 4 << 30

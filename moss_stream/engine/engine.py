@@ -256,7 +256,9 @@ class Engine:
             self._forward(rows, jobs)
         with self._wake:
             self._scheduler.end_step()
-            wanted = self._scheduler.windows_wanted(self.config.encode_windows)
+            wanted = self._scheduler.plan_windows(
+                self.config.encode_windows, self._cache.__contains__
+            )
         if wanted:
             self._encode(wanted)
         with self._wake:

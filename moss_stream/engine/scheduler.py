@@ -9,6 +9,7 @@ then arrival.
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from moss_stream.config import EngineConfig
 from moss_stream.engine.blocks import BlockPool
 from moss_stream.engine.request import Priority, StopReason
 from moss_stream.engine.sequence import Sequence, State
+from moss_stream.engine.turns import Turns
 from moss_stream.engine.verify import accept
 from moss_stream.errors import CapacityError, QueueFull, StateError
 from moss_stream.transcript.guards import loop_length
@@ -37,10 +39,6 @@ class Row:
     after this row, else one for the last known token and one for each proposed."""
 
 
-MAX_HELD_STEPS = 16
-"""Steps in a row for which finals hold up all others that wait."""
-
-
 class Scheduler:
     """Queue, admission and steps of one engine.
 
@@ -57,10 +55,7 @@ class Scheduler:
         self._planned: set[Row] = set()
         """Rows of this step that are not completed."""
         self._in_step = False
-        self._finals_alone = False
-        """Whether finals alone are admitted, encoded and prefilled in this step."""
-        self._held_steps = 0
-        """For how many steps that has been so while others waited."""
+        self._turns = Turns()
         self._held_since_s: float | None = None
         """When admission began to wait for company."""
 
@@ -145,13 +140,11 @@ class Scheduler:
         if self._planned:
             raise StateError(f"{len(self._planned)} rows of the previous step are not completed")
         self._in_step = True
-        self._finals_alone = self._prefers_finals()
+        self._turns.begin_step(self._active, self._waiting)
         if not self._holds_back(now_s):
             while self._waiting and len(self._active) < self._config.max_rows:
                 first = self._waiting[0]
-                if self._finals_alone and first.request.priority is not Priority.FINAL:
-                    break
-                if not self._admit(first):
+                if not self._turns.includes(first) or not self._admit(first):
                     break
         rows = self._decode_rows(self._config.step_tokens)
         rows += self._prefill_rows(self._config.step_tokens - sum(len(row.ids) for row in rows))
@@ -205,32 +198,11 @@ class Scheduler:
         self._in_step = False
         self.pool.end_step()
 
-    def windows_wanted(self, limit: int) -> list[tuple[Sequence, int]]:
-        """Return up to `limit` windows to encode next, in order of service and position."""
-        wanted: list[tuple[Sequence, int]] = []
-        for sequence in self._urgent():
-            windows = sequence.next_windows(limit - len(wanted))
-            wanted.extend((sequence, window) for window in windows)
-        return wanted
-
-    def _urgent(self) -> list[Sequence]:
-        """Active sequences that are encoded and prefilled now, in order of service."""
-        if not self._finals_alone:
-            return self._active
-        return [s for s in self._active if s.request.priority is Priority.FINAL]
-
-    def _prefers_finals(self) -> bool:
-        """Whether the next step is for finals, once a step.
-
-        It is while there are any: a step is as long as its longest part, and a refresh's window
-        takes as long as ten steps of a final somebody waits for. One step in between is for all,
-        so that finals without end do not starve the others.
-        """
-        everybody = (*self._active, *self._waiting)
-        num_finals = sum(s.request.priority is Priority.FINAL for s in everybody)
-        holds_up = 0 < num_finals < len(everybody) and self._held_steps < MAX_HELD_STEPS
-        self._held_steps = self._held_steps + 1 if holds_up else 0
-        return holds_up
+    def plan_windows(
+        self, limit: int, is_cached: Callable[[bytes], bool]
+    ) -> list[tuple[Sequence, int]]:
+        """Decide which windows become ready after this step; see `Turns`."""
+        return self._turns.plan_windows(self._active, limit, is_cached)
 
     def _find_replaced(self, sequence: Sequence) -> Sequence | None:
         request = sequence.request
@@ -292,10 +264,10 @@ class Scheduler:
         a step of its own would cost more than it saves.
         """
         rows: list[Row] = []
-        for sequence in self._urgent():
+        for sequence in self._active:
             if not budget:
                 break
-            if not sequence.is_prefilling:
+            if not sequence.is_prefilling or not self._turns.includes(sequence):
                 continue
             start = sequence.num_computed
             end = min(sequence.ready_until, start + budget)

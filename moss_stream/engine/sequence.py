@@ -12,6 +12,7 @@ While RUNNING a sequence is first prefilling (given positions are not all fed), 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum, auto
 
 from moss_stream.engine.earlier import Earlier
@@ -135,23 +136,19 @@ class Sequence:
     @property
     def ready_until(self) -> int:
         """Known positions before this one may be fed: no window they need is missing."""
-        missing = self.next_windows(1)
-        if not missing:
+        missing = next(self.missing_windows(), None)
+        if missing is None:
             return len(self.known)
-        return max(self._window_positions[missing[0]].start, self.num_computed)
+        return max(self._window_positions[missing].start, self.num_computed)
 
-    def next_windows(self, limit: int) -> list[int]:
-        """Return up to `limit` windows that are not ready and that unfed positions need.
+    def missing_windows(self) -> Iterator[int]:
+        """Yield the windows that are not ready and that unfed positions need, in order.
 
         A window whose positions are all computed, such as after a prefix hit, is never needed.
         """
-        wanted: list[int] = []
         for window, positions in enumerate(self._window_positions):
-            if len(wanted) == limit:
-                break
             if positions.stop > self.num_computed and not self.window_ready[window]:
-                wanted.append(window)
-        return wanted
+                yield window
 
     def keys(self, num_blocks: int, block_tokens: int) -> list[BlockKey]:
         """Return the keys of the first `num_blocks` blocks, which must be full."""

@@ -6,18 +6,31 @@ blocks have 4 positions.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from support.scheduling import LONG, LOOPING, Simulation, make_request, run_alone
+from support.scheduling import (
+    LONG,
+    LOOPING,
+    Simulation,
+    make_request,
+    make_window,
+    run_alone,
+)
 
 from moss_stream.engine.request import Priority, StopReason
 from moss_stream.engine.scheduler import Row
 from moss_stream.engine.sequence import Sequence, State
+from moss_stream.engine.turns import STEPS_A_WINDOW
 from moss_stream.errors import StateError
 
 
 def step_until_decoding(simulation: Simulation, sequence: Sequence) -> None:
     while sequence.state is State.WAITING or sequence.is_prefilling:
         simulation.step()
+
+
+def plan_windows(simulation: Simulation, limit: int) -> list[tuple[Sequence, int]]:
+    return simulation.scheduler.plan_windows(limit, simulation.cached.__contains__)
 
 
 # Steps.
@@ -155,26 +168,88 @@ def test_refresh_is_not_begun_while_a_final_is_decoded_so_a_newer_one_replaces_i
     assert first.state is State.FINISHED
 
 
-def test_windows_are_wanted_in_order_of_service_and_only_where_needed() -> None:
+def test_windows_are_planned_in_order_of_service_and_only_where_needed() -> None:
     simulation = Simulation(step_tokens=16)
     simulation.run(make_request([1, 2], **LONG))
-    file = simulation.submit(make_request([1, 3], **LONG))
-    refresh = simulation.submit(make_request([4, 5], **LONG, priority=Priority.PARTIAL))
+    later = simulation.submit(make_request([4, 5], **LONG, deadline_s=2.0))
+    sooner = simulation.submit(make_request([1, 3], **LONG, deadline_s=1.0))
     simulation.step(encode=0)
-    wanted = simulation.scheduler.windows_wanted
-    # The file's first window ends within the block that touches its second.
-    assert wanted(9) == [(refresh, 0), (refresh, 1), (file, 0), (file, 1)]
-    assert wanted(3) == [(refresh, 0), (refresh, 1), (file, 0)]
-    refresh.window_ready[0] = True
-    assert wanted(2) == [(refresh, 1), (file, 0)]
+    # The first window of `sooner` ends within the block that touches its second.
+    assert plan_windows(simulation, 9) == [(sooner, 0), (sooner, 1), (later, 0), (later, 1)]
+    assert plan_windows(simulation, 3) == [(sooner, 0), (sooner, 1), (later, 0)]
+    sooner.window_ready[0] = True
+    assert plan_windows(simulation, 2) == [(sooner, 1), (later, 0)]
 
 
-def test_windows_covered_by_a_prefix_hit_are_never_wanted() -> None:
+def test_windows_covered_by_a_prefix_hit_are_never_planned() -> None:
     simulation = Simulation()
     simulation.run(make_request([1, 2], **LONG))
     simulation.submit(make_request([1, 2], **LONG))
     assert simulation.scheduler.plan(0.0)[0].start == 16
-    assert simulation.scheduler.windows_wanted(9) == []
+    assert plan_windows(simulation, 9) == []
+
+
+def test_cached_windows_and_those_of_others_come_besides_the_limit() -> None:
+    simulation = Simulation()
+    first, second = (simulation.submit(make_request([1, 2, 3], **LONG)) for _ in range(2))
+    simulation.cached = {make_window(2).digest}
+    simulation.step(encode=0)
+    same = [(sequence, window) for sequence in (first, second) for window in (0, 1)]
+    assert plan_windows(simulation, 1) == same
+    assert plan_windows(simulation, 0) == []
+
+
+def test_windows_are_encoded_one_at_a_time_while_live_sequences_are_served() -> None:
+    simulation = Simulation()
+    file = simulation.submit(make_request([1, 2], **LONG))
+    refresh = simulation.submit(make_request([3], priority=Priority.PARTIAL, **LONG))
+    simulation.step(encode=0)
+    assert plan_windows(simulation, 9) == [(refresh, 0)]
+    refresh.window_ready[0] = True
+    assert plan_windows(simulation, 9) == [(file, 0)]
+    simulation.scheduler.cancel(refresh)
+    assert plan_windows(simulation, 9) == [(file, 0), (file, 1)]
+
+
+@pytest.mark.parametrize("priority", [Priority.FINAL, Priority.PARTIAL])
+def test_window_waits_for_some_steps_of_live_sequences_that_decode(priority: Priority) -> None:
+    simulation = Simulation(num_blocks=256)
+    fields = LONG | {"max_new_tokens": 100, "priority": priority}
+    decoding = simulation.submit(make_request([1], **fields))
+    step_until_decoding(simulation, decoding)
+    others = [simulation.submit(make_request([2 + index], **fields)) for index in range(3)]
+    encoded_at = []
+    for step in range(100):
+        num_ready = sum(other.window_ready[0] for other in others)
+        simulation.step()
+        if sum(other.window_ready[0] for other in others) > num_ready:
+            encoded_at.append(step)
+    assert np.diff(encoded_at).tolist() == [STEPS_A_WINDOW] * 2
+    assert decoding.decode_steps >= 99
+
+
+def test_cached_windows_wait_for_nobody() -> None:
+    simulation = Simulation(num_blocks=256)
+    fields = LONG | {"max_new_tokens": 100, "priority": Priority.FINAL}
+    decoding = simulation.submit(make_request([1], **fields))
+    step_until_decoding(simulation, decoding)
+    simulation.submit(make_request([2], **fields))
+    while not simulation.sequences[1].window_ready[0]:
+        simulation.step()
+    simulation.cached = {make_window(3).digest}
+    cached = simulation.submit(make_request([3, 4], **fields))
+    simulation.step()
+    assert cached.window_ready == [True, False]
+
+
+def test_window_waits_for_no_file_that_decodes() -> None:
+    simulation = Simulation()
+    file = simulation.submit(make_request([1], **LONG | {"max_new_tokens": 100}))
+    step_until_decoding(simulation, file)
+    final = simulation.submit(make_request([2, 3], priority=Priority.FINAL, **LONG))
+    for _ in range(2):
+        simulation.step()
+    assert final.window_ready == [True, True]
 
 
 def test_sequence_counts_its_hits_and_steps() -> None:
@@ -271,7 +346,7 @@ def test_loop_under_new_times_is_cut() -> None:
     simulation = Simulation()
     sequence = simulation.submit(request)
     while sequence.state is not State.FINISHED:
-        for asked, window in simulation.scheduler.windows_wanted(9):
+        for asked, window in plan_windows(simulation, 9):
             asked.window_ready[window] = True
         for row in simulation.scheduler.plan(0.0):
             chosen = script[len(sequence.output) : len(sequence.output) + row.num_logits]

@@ -44,21 +44,20 @@ def test_ready_until_waits_for_an_earlier_window_though_a_later_one_is_ready() -
 
 def test_windows_covered_by_computed_positions_are_not_needed() -> None:
     sequence = make_sequence(1, 2, 3)
-    assert sequence.next_windows(2) == [0, 1]
     sequence.num_computed = 8
-    assert sequence.next_windows(9) == [0, 1, 2]
+    assert list(sequence.missing_windows()) == [0, 1, 2]
     assert sequence.ready_until == 8
     sequence.num_computed = 9
-    assert sequence.next_windows(9) == [1, 2]
+    assert list(sequence.missing_windows()) == [1, 2]
     assert sequence.ready_until == 9
     sequence.num_computed = 23
-    assert sequence.next_windows(9) == []
+    assert list(sequence.missing_windows()) == []
     assert sequence.ready_until == len(sequence.known)
 
 
 def test_windows_without_tokens_are_not_needed() -> None:
     sequence = make_sequence(1, 2, window_tokens=0)
-    assert sequence.next_windows(9) == []
+    assert list(sequence.missing_windows()) == []
 
 
 def test_keys_follow_the_output() -> None:

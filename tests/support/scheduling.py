@@ -179,6 +179,8 @@ class Simulation:
         self.runner = FakeRunner(self.scheduler.pool.block_tokens)
         self.now_s = 0.0
         self.sequences: list[Sequence] = []
+        self.cached: set[bytes] = set()
+        """Digests of windows that need no encoding."""
         self.streamed: dict[int, list[int]] = {}
         """Sequence id -> tokens that `complete` returned."""
 
@@ -198,7 +200,7 @@ class Simulation:
         for row, tokens in zip(rows, chosen, strict=True):
             self.streamed[row.sequence.id] += self.scheduler.complete(row, tokens)
         self.scheduler.end_step()
-        for sequence, window in self.scheduler.windows_wanted(encode):
+        for sequence, window in self.scheduler.plan_windows(encode, self.cached.__contains__):
             sequence.window_ready[window] = True
         return rows
 
