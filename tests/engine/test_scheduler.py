@@ -147,9 +147,14 @@ def test_finals_without_end_do_not_starve_the_others() -> None:
         simulation.submit(make_request([2, 3], priority=priority, **LONG))
         for priority in (Priority.PARTIAL, Priority.FILE)
     ]
-    for step in range(600):
-        if step % 6 == 0:
-            simulation.submit(make_request([1], priority=Priority.FINAL, **LONG))
+    finals: list[Sequence] = []
+    for _ in range(600):
+        finals = [final for final in finals if final.state is not State.FINISHED]
+        # Enough that one always wants the next window.
+        for _ in range(4 - len(finals)):
+            content = len(simulation.sequences)
+            final = make_request([content], priority=Priority.FINAL, **LONG)
+            finals.append(simulation.submit(final))
         simulation.step()
     assert all(other.state is State.FINISHED for other in others)
 
